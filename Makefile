@@ -1,0 +1,34 @@
+# Every target works from a fresh clone: it first makes .venv and installs pinned versions.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-slow lint bench reproduce clean
+
+demo: .venv/installed
+	$(BIN)/hamcmc demo --out demo
+
+test: .venv/installed-test
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/pytest -n 2
+
+test-slow: .venv/installed-test
+	$(BIN)/pytest -m slow
+
+bench: .venv/installed-bench
+	$(BIN)/python -m benchmarks
+
+reproduce: .venv/installed
+	for name in fig1 fig2 theorem proposition; do $(BIN)/hamcmc reproduce $$name || exit 1; done
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -c constraints.txt -e .
+	touch $@
+
+.venv/installed-%: .venv/installed
+	$(BIN)/pip install -q -c constraints.txt -e '.[$*]'
+	touch $@
+
+clean:
+	rm -rf .venv demo reproduced

@@ -1,0 +1,35 @@
+"""Bayesian inference on large data with stochastic quasi-Newton Langevin dynamics."""
+
+from hamcmc.mode import find_mode
+from hamcmc.potential import Posterior
+from hamcmc.record import Result, RunError
+from hamcmc.run import Interrupted, NonFinite, resume, sample
+from hamcmc.samplers import Sampler, hamcmc, naive, psgld, sgfs, sgld, sgrld
+from hamcmc.schedules import Constant, Polynomial
+from hamcmc.support import Support, bounded, positive, real
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Constant",
+    "Interrupted",
+    "NonFinite",
+    "Polynomial",
+    "Posterior",
+    "Result",
+    "RunError",
+    "Sampler",
+    "Support",
+    "bounded",
+    "find_mode",
+    "hamcmc",
+    "naive",
+    "positive",
+    "psgld",
+    "real",
+    "resume",
+    "sample",
+    "sgfs",
+    "sgld",
+    "sgrld",
+]

@@ -1,0 +1,231 @@
+"""Quasi-Newton curvature in the space of 2m inner products.
+
+L-BFGS turns m pairs ``(s_k, y_k)``, a displacement and the change of ∇U along it, into an approximation H of
+the inverse Hessian. Everything that a Langevin sampler needs of it, ``H g`` for the drift and ``S z`` with
+``S Sᵀ = H`` for the noise, is a linear combination of ``{s_k, y_k, g, z}``, whose coefficients depend only on
+inner products. :func:`factor` computes them from the Gram matrix of the memory and knows neither the dimension
+of the parameter nor whether it is a pytree, vmapped or spread over devices.
+
+With the product form of the BFGS update, in the paper's symbols (its eq. for S with two misprints mended)::
+
+    S_k = (I − p_k q_kᵀ) S_{k−1},   p_k = s_k / s_kᵀy_k,   q_k = √(s_kᵀy_k / s_kᵀB_{k−1}s_k) B_{k−1}s_k + y_k
+
+the product telescopes to a single sum over the memory::
+
+    S = √γ (I − Σ_k s_k w_kᵀ),      w_k = (q_k − Σ_{j<k} (q_kᵀs_j) w_j) / s_kᵀy_k
+
+so ``H g`` and ``S z`` each take one pass over the memory, and ``trace H`` comes for free.
+
+A static diagonal base ``H⁰ = γ diag(d)`` needs no formula of its own: in the coordinates ``s/√d``, ``√d·y``,
+``√d·g`` the base is γI again, and the result is multiplied by √d.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+PyTree = Any
+
+
+class Factor(NamedTuple):
+    """``S = √γ (I − Σ_k s_k w_kᵀ)``, with w_k given by its coefficients over (s_1 … s_m, y_1 … y_m)."""
+
+    gamma: Float[Array, ""]
+    weights: Float[Array, "m 2m"]
+    accepted: Bool[Array, " m"]
+
+
+class Direction(NamedTuple):
+    """Coefficients of ``H g`` and ``S z`` over (s_1 … s_m, y_1 … y_m), and what they have of g and z itself."""
+
+    drift: Float[Array, " 2m"]
+    noise: Float[Array, " 2m"]
+    gamma: Float[Array, ""]
+
+
+class Memory(NamedTuple):
+    """Curvature pairs in slots, and their Gram matrix over (s_1 … s_m, y_1 … y_m).
+
+    The rows of the pair written last are filled in by the next :func:`precondition`, which passes over the memory
+    anyway: one pass serves the new pair, the gradient and the noise.
+    """
+
+    s: PyTree
+    y: PyTree
+    gram: Float[Array, "2m 2m"]
+
+
+def acceptable(gram: Float[Array, "2m 2m"], cosine: float) -> Bool[Array, " m"]:
+    """Which pairs may enter H: ``sᵀy > 0`` and ``sᵀy ≥ c ‖s‖ ‖y‖``.
+
+    ‖H‖ grows like (‖s‖‖y‖ / sᵀy)², so the angle bounds what one pair can do. The rule sees only the memory, so it
+    leaves the correction term Γ as it is.
+    """
+    m = gram.shape[0] // 2
+    squared = jnp.diagonal(gram)
+    s_s, y_y, s_y = squared[:m], squared[m:], jnp.diagonal(gram, offset=m)[:m]
+    return (s_y > 0) & (s_y >= cosine * jnp.sqrt(s_s) * jnp.sqrt(y_y))
+
+
+def newest_pair_scale(
+    gram: Float[Array, "2m 2m"], accepted: Bool[Array, " m"], gamma: float | Array
+) -> Float[Array, ""]:
+    """γ = sᵀy / yᵀy of the newest accepted pair; the given γ while there is none."""
+    m = gram.shape[0] // 2
+    newest = m - 1 - jnp.argmax(accepted[::-1])
+    scale = gram[newest, m + newest] / jnp.where(accepted.any(), gram[m + newest, m + newest], 1)
+    return jnp.where(accepted.any(), scale, jnp.asarray(gamma, gram.dtype))
+
+
+def factor(gram: Float[Array, "2m 2m"], accepted: Bool[Array, " m"], gamma: float | Float[Array, ""]) -> Factor:
+    """Factor the L-BFGS inverse Hessian of the accepted pairs, oldest first, on top of γI."""
+    m = gram.shape[0] // 2
+    gamma = jnp.asarray(gamma, gram.dtype)
+    basis = jnp.eye(2 * m, dtype=gram.dtype)
+    taken, weights, curvature = [], [], []  # of the pairs so far: accepted, w_j, and the terms of B
+    for k in range(m):
+        s, y = basis[k], basis[m + k]
+        along_s = gram[k]  # the inner product of every basis vector with s_k
+        s_y = along_s[m + k]
+        b = s / gamma  # becomes B_{k−1} s_k
+        for sign, vector, square in curvature:
+            b = b + sign * (vector @ along_s) / square * vector
+        s_b = b @ along_s
+        ok = accepted[k] & (s_b > 0)
+        s_y, s_b = jnp.where(ok, s_y, 1), jnp.where(ok, s_b, 1)
+        q = jnp.sqrt(s_y / s_b) * b + y
+        q_dot = gram @ q
+        w = q
+        for j, w_j in enumerate(weights):
+            w = w - q_dot[j] * w_j
+        on = ok.astype(gram.dtype)
+        weights.append(on * w / s_y)
+        curvature += [(-on, b, s_b), (on, y, s_y)]  # B_k = B_{k−1} − b bᵀ / sᵀb + y yᵀ / sᵀy
+        taken.append(ok)
+    return Factor(gamma, jnp.stack(weights), jnp.stack(taken))
+
+
+def direction(
+    f: Factor, gram: Float[Array, "2m 2m"], along_g: Float[Array, " 2m"], along_z: Float[Array, " 2m"]
+) -> Direction:
+    """``H g = S Sᵀ g`` and ``S z`` from the products of the memory with g and with z.
+
+    In full: ``H g = γ g + Σ drift_i v_i`` and ``S z = √γ z + Σ noise_i v_i`` over the basis v = (s, y).
+    """
+    m = f.weights.shape[0]
+    only_s = lambda c: jnp.concatenate([c, jnp.zeros_like(c)])
+    minus_w = -(along_g[:m] @ f.weights)  # Sᵀg/√γ = g − Σ_k w_k (s_kᵀg)
+    drift = minus_w - only_s(f.weights @ (along_g + gram @ minus_w))
+    noise = -only_s(f.weights @ along_z)
+    return Direction(f.gamma * drift, jnp.sqrt(f.gamma) * noise, f.gamma)
+
+
+def eigenvalue_bound(f: Factor, gram: Float[Array, "2m 2m"]) -> Float[Array, ""]:
+    """An upper bound of the largest eigenvalue of H: its trace on the span of the memory.
+
+    ``trace H − γD = γ Σ_kl (s_kᵀs_l)(w_kᵀw_l) − 2γ Σ_k s_kᵀw_k``; at most 2m eigenvalues differ from γ, none is
+    negative, so the bound is less than 2m times too large.
+    """
+    m = f.weights.shape[0]
+    w_dot = f.weights @ gram
+    excess = jnp.sum(gram[:m, :m] * (w_dot @ f.weights.T)) - 2 * jnp.trace(w_dot[:, :m])
+    return f.gamma * jnp.maximum(1, jnp.where(f.accepted.any(), 2 * jnp.sum(f.accepted), 1) + excess)
+
+
+def inner(a: PyTree, b: PyTree) -> Float[Array, "k l"]:
+    """Inner products of k stacked vectors with l stacked vectors, summed over all leaves of the pytrees."""
+
+    def leaf(x, y):
+        x, y = x.reshape(x.shape[0], -1), y.reshape(y.shape[0], -1)
+        return jnp.einsum("kd,ld->kl", x, y, precision=lax.Precision.HIGHEST)
+
+    return sum(jax.tree.leaves(jax.tree.map(leaf, a, b)))  # type: ignore[return-value]
+
+
+def empty_memory(position: PyTree, slots: int) -> Memory:
+    """A memory of zeros: ``sᵀy = 0`` is never accepted, so H starts as γI."""
+    zeros = jax.tree.map(lambda x: jnp.zeros((slots, *x.shape), x.dtype), position)
+    dtype = jnp.result_type(*jax.tree.leaves(position))
+    return Memory(zeros, zeros, jnp.zeros((2 * slots, 2 * slots), dtype))
+
+
+def remember(memory: Memory, slot: Int[Array, ""], s: PyTree, y: PyTree) -> Memory:
+    """Write a pair into a slot."""
+    put = lambda old, new: lax.dynamic_update_index_in_dim(old, new, slot, 0)
+    return memory._replace(s=jax.tree.map(put, memory.s, s), y=jax.tree.map(put, memory.y, y))
+
+
+class Preconditioned(NamedTuple):
+    """What one pass over the memory gives: the completed memory, the move, and its sizes."""
+
+    memory: Memory
+    displacement: PyTree
+    drift_norm: Float[Array, ""]
+    noise_norm: Float[Array, ""]
+    grad_norm: Float[Array, ""]
+    pairs_accepted: Int[Array, ""]
+    eigenvalue_bound: Float[Array, ""]
+
+
+def precondition(
+    memory: Memory,
+    newest: Int[Array, ""],
+    order: Int[Array, " m"],
+    g: PyTree,
+    z: PyTree,
+    step_size: float | Array,
+    *,
+    gamma: float | str,
+    cosine: float,
+) -> Preconditioned:
+    """The preconditioned Langevin move ``ε H g + √(2ε) S z``, with H from the slots in `order`, oldest first.
+
+    Args:
+        memory: the pairs; the Gram rows of slot `newest` are stale and are brought up to date here.
+        newest: the slot written last.
+        order: the slots that make H.
+        g: gradient of the log-density (that is, −∇Ũ), z: standard normal noise; pytrees like a position.
+        gamma: scale of the base γI, or ``"newest"`` for sᵀy / yᵀy of the newest accepted pair.
+        cosine: the acceptance rule's c.
+    """
+    slots = memory.gram.shape[0] // 2
+    take = lambda tree: jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, newest, 0, keepdims=False), tree)
+    columns = jax.tree.map(lambda *x: jnp.stack(x), take(memory.s), take(memory.y), g, z)
+    products = jnp.concatenate([inner(memory.s, columns), inner(memory.y, columns)])  # (2·slots, 4)
+    gram = memory.gram
+    for column, row in ((0, newest), (1, slots + newest)):
+        gram = lax.dynamic_update_index_in_dim(gram, products[:, column], row, 0)
+        gram = lax.dynamic_update_index_in_dim(gram, products[:, column], row, 1)
+    both = jnp.concatenate([order, slots + order])
+    local = gram[both][:, both]
+
+    accepted = acceptable(local, cosine)
+    scale = newest_pair_scale(local, accepted, 1.0) if gamma == "newest" else gamma
+    f = factor(local, accepted, scale)  # type: ignore[arg-type]
+    along_g, along_z = products[both, 2], products[both, 3]
+    d = direction(f, local, along_g, along_z)
+
+    root = jnp.sqrt(2 * jnp.asarray(step_size))
+    coefficients = jnp.zeros(2 * slots, gram.dtype).at[both].set(step_size * d.drift + root * d.noise)
+    base_g, base_z = step_size * d.gamma, root * jnp.sqrt(d.gamma)
+
+    def move(s, y, g, z):
+        past = jnp.tensordot(coefficients[:slots], s, 1) + jnp.tensordot(coefficients[slots:], y, 1)
+        return (base_g * g + base_z * z + past).astype(g.dtype)
+
+    g_g, z_z = (sum(jnp.vdot(x, x) for x in jax.tree.leaves(v)) for v in (g, z))
+    size = lambda c, along, own, square: jnp.sqrt(
+        jnp.maximum(c @ local @ c + 2 * own * (c @ along) + own**2 * square, 0)
+    )
+    return Preconditioned(
+        memory._replace(gram=gram),
+        jax.tree.map(move, memory.s, memory.y, g, z),
+        step_size * size(d.drift, along_g, d.gamma, g_g),
+        root * size(d.noise, along_z, jnp.sqrt(d.gamma), z_z),
+        jnp.sqrt(g_g),
+        jnp.sum(f.accepted),
+        eigenvalue_bound(f, local),
+    )

@@ -1,0 +1,170 @@
+"""A run about to start: its input checked, its settings complete, its chains at their start."""
+
+import platform
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import tree_leaves_with_path
+
+from hamcmc import _check, loop, schedules, stream
+from hamcmc.potential import Posterior, name_of
+from hamcmc.record import Array, RunError
+from hamcmc.samplers.base import Sampler
+
+PyTree = Any
+VISIT_FLOPS = 5e8  # work between two visits of the host: well under a second
+STEP_FLOPS = 5e3  # a step costs this much however small it is
+
+
+class Job(NamedTuple):
+    """Checked input, and the sampler's states at the start (leading chain axis)."""
+
+    posterior: Posterior
+    sampler: Sampler
+    schedule: Callable
+    state: Any
+    keys: loop.Keys
+    settings: dict[str, Any]
+
+    @property
+    def arrays(self) -> list[Array]:
+        """What is recorded at each draw."""
+        return [Array(a["group"], a["name"], tuple(a["shape"]), a["dtype"]) for a in self.settings["arrays"]]
+
+    @property
+    def total(self) -> int:
+        """Iterations of the whole run."""
+        return self.settings["warmup"] + self.settings["num_samples"] * self.settings["thin"]
+
+
+def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callable, settings: dict[str, Any]) -> Job:
+    """Check everything that can be checked before the first step, and complete the settings."""
+    keys = loop.keys(settings["seed"], settings["chains"])
+    positions = [posterior.unconstrain(parameters(init, key)) for key in keys.start]
+    for chain, position in enumerate(positions):
+        check_start(posterior, position, settings["batch_size"], chain)
+    state = jax.vmap(sampler.init)(jax.tree.map(lambda *x: jnp.stack(x), *positions))
+    total = settings["warmup"] + settings["num_samples"] * settings["thin"]
+    if total >= 2**31:
+        raise ValueError(f"warmup + num_samples * thin must stay below 2**31 iterations, got {total}")
+    found = {
+        "sampler": dict(sampler.settings),
+        "step_size": describe(schedule),
+        "step_sizes": schedules.fingerprint(schedule, total),
+        "arrays": recorded(posterior, sampler, positions[0], settings),
+        "visit": settings.get("visit") or visit_length(posterior, sampler, positions[0], settings),
+        "data_checksum": None if posterior.data is None else posterior.checksum(),
+        "data_size": posterior.size,
+        "x64": bool(jax.config.jax_enable_x64),
+        "versions": {"python": platform.python_version()} | {p: version(p) for p in ("hamcmc", "jax", "numpy", "zarr")},
+    }
+    return Job(posterior, sampler, schedule, state, keys, settings | found)
+
+
+def parameters(init: Any, key: jax.Array) -> PyTree:
+    """The start of one chain, as floating point arrays; raises with the name of a leaf at fault."""
+    given = init(key) if callable(init) else init
+    for path, leaf in tree_leaves_with_path(given):
+        array = np.asarray(leaf)
+        if array.dtype.kind != "f" and jnp.asarray(leaf).dtype != jnp.bfloat16:
+            raise ValueError(f"parameter {name_of(path)} must be floating point, got {array.dtype} in init")
+        if array.size == 0:
+            raise ValueError(f"parameter {name_of(path)} is empty in init")
+        if not np.isfinite(array).all():
+            raise ValueError(f"parameter {name_of(path)} is not finite in init")
+    if not jax.tree.leaves(given):
+        raise ValueError("init has no parameters")
+    return jax.tree.map(jnp.asarray, given)
+
+
+def check_start(posterior: Posterior, position: PyTree, batch_size: int | None, chain: int) -> None:
+    """The log-density is a finite scalar with a finite gradient at the start."""
+    rows = np.arange(min(batch_size or posterior.size, posterior.size))
+    batch = jax.tree.map(lambda x: jnp.asarray(x[rows]), posterior.data)
+    values = {"log_prior": lambda: posterior.log_prior(posterior.constrain(position))}
+    if posterior.log_likelihood is not None:
+        datum = jax.tree.map(lambda x: x[0], batch)
+        values["log_likelihood"] = lambda: posterior.log_likelihood(posterior.constrain(position), datum)
+    for name, value in values.items():
+        shape = jnp.shape(value())
+        if shape != ():
+            hint = " of one datum" if name == "log_likelihood" else ""
+            raise ValueError(f"{name} must return a scalar{hint}, got shape {shape}")
+        if not bool(jnp.isfinite(value())):
+            raise ValueError(f"{name} is {float(value())} at the start of chain {chain}: choose another init")
+    for path, leaf in tree_leaves_with_path(posterior.grad(position, batch)):
+        if not bool(jnp.isfinite(leaf).all()):
+            raise ValueError(
+                f"the gradient of the log-density in parameter {name_of(path)} is not finite at the start of chain {chain}"
+            )
+
+
+def batch_size_of(value: Any, posterior: Posterior) -> int | None:
+    """A batch size that fits the data."""
+    if value is None or posterior.data is None:
+        if posterior.streamed:
+            raise ValueError("batch_size must be given for streamed (memory-mapped) data")
+        if value is not None:
+            raise ValueError("batch_size was given, but this posterior has no data")
+        return None
+    n = _check.at_least("batch_size", value, 1)
+    if n > posterior.size:
+        raise ValueError(f"batch_size {n} is larger than the data: {posterior.size} rows")
+    return n
+
+
+def recorded(posterior: Posterior, sampler: Sampler, position: PyTree, settings: dict) -> list[dict[str, Any]]:
+    """Group, name, shape and type of every array recorded at each draw."""
+    rows = posterior.size if settings["batch_size"] is None else settings["batch_size"]
+    state = jax.eval_shape(sampler.init, position)
+    _, info = jax.eval_shape(sampler.step, jax.random.key(0), state, batch_shape(posterior, rows), 1.0)
+    theta = jax.eval_shape(posterior.constrain, position)
+    groups = [("posterior", theta), ("sample_stats", info)]
+    if settings["store_gradients"]:
+        groups.append(("gradients", theta))
+    found = [
+        {"group": group, "name": name_of(path), "shape": list(x.shape), "dtype": str(x.dtype)}
+        for group, tree in groups
+        for path, x in tree_leaves_with_path(tree)
+    ]
+    kind = str(jnp.result_type(*(x.dtype for x in jax.tree.leaves(theta))))
+    return [*found, {"group": "sample_stats", "name": "step_size", "shape": [], "dtype": kind}]
+
+
+def batch_shape(posterior: Posterior, rows: int) -> PyTree:
+    """Shapes and types of a minibatch."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), jnp.asarray(x[:1]).dtype), posterior.data)
+
+
+def visit_length(posterior: Posterior, sampler: Sampler, position: PyTree, settings: dict) -> int:
+    """Iterations between two visits of the host, by XLA's account of a step's work."""
+    rows = posterior.size if settings["batch_size"] is None else settings["batch_size"]
+    state = jax.eval_shape(sampler.init, position)
+    step = jax.jit(sampler.step).lower(jax.random.key(0), state, batch_shape(posterior, rows), 1.0)
+    work = settings["chains"] * float((step.cost_analysis() or {}).get("flops", 0.0)) + STEP_FLOPS
+    length = int(np.clip(VISIT_FLOPS / work, 1, 10**5))
+    if posterior.streamed:
+        length = min(length, stream.iterations_held(posterior, settings["chains"], rows))
+    return length
+
+
+def describe(schedule: Callable) -> dict[str, Any]:
+    """A schedule for run.json: ours by name and parameters, any other as custom."""
+    if isinstance(schedule, schedules.Constant | schedules.Polynomial):
+        return {"schedule": type(schedule).__name__.lower(), **asdict(schedule)}
+    return {"schedule": "custom"}
+
+
+def recorded_schedule(spec: dict[str, Any], given: Any, path: Any) -> Callable:
+    """The inverse of :func:`describe`; a custom schedule must be given again."""
+    if given is not None:
+        return schedules.as_schedule(given)
+    parameters = {k: v for k, v in spec.items() if k != "schedule"}
+    if spec["schedule"] == "custom":
+        raise RunError(f"{path} was run with a step-size schedule of its own: give it to resume")
+    return {"constant": schedules.Constant, "polynomial": schedules.Polynomial}[spec["schedule"]](**parameters)

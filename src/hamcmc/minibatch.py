@@ -1,0 +1,66 @@
+"""Which data a step sees: index draws that are functions of (key, iteration) alone.
+
+No state is kept between iterations, so draws do not depend on how a run is cut into chunks, and a resumed run sees
+what an uninterrupted one would have seen.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+PyTree = Any
+
+
+def draw(key: Array, iteration: Array, size: int, batch_size: int, replace: bool) -> Array:
+    """Indices of one minibatch.
+
+    With replacement they are independent and uniform (the paper's). Without, consecutive iterations walk through
+    a random permutation of the data, a new one for each epoch of ⌊N/n⌋ iterations.
+
+    Args:
+        key: the run's key for minibatches, the same at every iteration.
+        iteration: the iteration's number.
+    """
+    if replace:
+        return jax.random.randint(jax.random.fold_in(key, iteration), (batch_size,), 0, size)
+    per_epoch = size // batch_size
+    epoch, place = iteration // per_epoch, iteration % per_epoch
+    return permute(jax.random.fold_in(key, epoch), place * batch_size + jnp.arange(batch_size), size)
+
+
+def permute(key: Array, index: Array, size: int) -> Array:
+    """Where a pseudo-random permutation of 0 … size−1 sends each index, without writing the permutation down.
+
+    A Feistel network permutes the next power of 4; an image outside of the range is sent on until it is inside.
+    """
+    half = max(1, (int(size - 1).bit_length() + 1) // 2)
+    mask = jnp.uint32(2**half - 1)
+    round_keys = jax.random.bits(key, (6,), jnp.uint32)
+
+    def network(x):
+        left, right = x >> half, x & mask
+        for k in round_keys:
+            left, right = right, left ^ (_mix(right ^ k) & mask)
+        return (left << half) | right
+
+    outside = lambda x: x >= size
+    x = network(index.astype(jnp.uint32))
+    x = lax.while_loop(lambda x: jnp.any(outside(x)), lambda x: jnp.where(outside(x), network(x), x), x)
+    return x.astype(jnp.int32)
+
+
+def _mix(x: Array) -> Array:
+    """An integer hash: every input bit reaches every output bit."""
+    for multiplier, shift in ((0x7FEB352D, 16), (0x846CA68B, 15)):
+        x = (x ^ (x >> shift)) * jnp.uint32(multiplier)
+    return x ^ (x >> 16)
+
+
+def gather(data: PyTree, indices: Array) -> PyTree:
+    """The rows of every leaf; on the host for NumPy arrays and memory maps."""
+    if isinstance(indices, np.ndarray):
+        return jax.tree.map(lambda x: np.asarray(x)[indices], data)
+    return jax.tree.map(lambda x: jnp.take(x, indices, axis=0, mode="clip"), data)

@@ -1,0 +1,369 @@
+"""A run on disk: settings, draws, checkpoints, events; and reading it back.
+
+    run.json        what was asked: settings, seed, versions, checksum of the data
+    draws.zarr/     posterior/…, sample_stats/…, moments/… in ArviZ's layout (chain, draw, …)
+    checkpoint      state of all chains, with a SHA-256 over all of it; replaced atomically
+    events.jsonl    what happened when
+
+Draws are written before the checkpoint that counts them, so a run killed at any moment resumes from its checkpoint and
+writes the same bytes again. Times stand in the log and the checkpoint only: the store of draws is a function of the
+settings. No file is ever unpickled.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+PyTree = Any
+MAGIC = b"hamcmc checkpoint 1\n"
+CHUNK_BYTES = 4 * 2**20
+
+
+class RunError(RuntimeError):
+    """A run that cannot start, go on or be read, with a message for people."""
+
+
+class Array(NamedTuple):
+    """Name, shape without (chain, draw) and type of something recorded at each draw."""
+
+    group: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Checkpoint(NamedTuple):
+    """Where a run stands: counters and every array that it needs to go on."""
+
+    meta: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+
+class Directory:
+    """A run's directory, open for writing by one process."""
+
+    def __init__(self, path: Path, settings: dict[str, Any]):
+        self.path, self.settings = path, settings
+        self._lock = _lock(path)
+
+    @classmethod
+    def create(cls, path: str | os.PathLike, settings: dict[str, Any], *, overwrite: bool = False) -> "Directory":
+        """Make a new run directory; an existing one is replaced only if asked to, and only if it is a run."""
+        path = Path(path)
+        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+            if not overwrite:
+                raise RunError(f"{path} exists already: choose another directory, resume it, or ask to overwrite it")
+            if not (path / "run.json").is_file():
+                raise RunError(f"{path} exists and is not a run: it will not be overwritten")
+            with guard_disk(path):
+                shutil.rmtree(path)
+        with guard_disk(path):
+            path.mkdir(parents=True, exist_ok=True)
+            write_atomically(path / "run.json", (json.dumps(settings, indent=2) + "\n").encode())
+        return cls(path, settings)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike) -> "Directory":
+        """Open an existing run to continue it."""
+        path = Path(path)
+        return cls(path, read_settings(path))
+
+    def close(self) -> None:
+        """Let another process have it."""
+        os.close(self._lock)
+
+    def log(self, event: str, **facts: Any) -> None:
+        """Append a line to the log of events."""
+        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **facts}
+        with guard_disk(self.path), open(self.path / "events.jsonl", "a") as f:
+            f.write(json.dumps(line) + "\n")
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint."""
+        with guard_disk(self.path):
+            write_atomically(self.path / "checkpoint", encode(checkpoint))
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """What `run.json` says."""
+    file = path / "run.json"
+    if not file.is_file():
+        raise RunError(f"{path} is not a run: it has no run.json")
+    try:
+        settings = json.loads(file.read_text())
+        if not isinstance(settings, dict) or "arrays" not in settings:
+            raise ValueError("not the settings of a run")
+    except ValueError as error:
+        raise RunError(f"{file} is damaged: {error}") from error
+    return settings
+
+
+def read_checkpoint(path: Path) -> Checkpoint | None:
+    """The checkpoint, verified; None if there is none yet."""
+    file = path / "checkpoint"
+    return decode(file.read_bytes(), str(file)) if file.is_file() else None
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    """Bytes of a checkpoint: a line that names the format, the digest, the counters as JSON, the arrays as npz."""
+    body = io.BytesIO()
+    body.write(json.dumps(checkpoint.meta).encode() + b"\n")
+    np.savez(body, allow_pickle=False, **checkpoint.arrays)
+    payload = body.getvalue()
+    return MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload
+
+
+def decode(content: bytes, name: str) -> Checkpoint:
+    """A checkpoint from its bytes; raises on any change of them."""
+    digest, newline, payload = content[len(MAGIC) :].partition(b"\n")
+    if not content.startswith(MAGIC) or not newline:
+        raise RunError(f"{name} is not a checkpoint of this version, or is truncated")
+    if hashlib.sha256(payload).hexdigest().encode() != digest:
+        raise RunError(f"{name} is truncated or was edited: its checksum does not match. The run cannot be resumed")
+    meta, _, arrays = payload.partition(b"\n")
+    with np.load(io.BytesIO(arrays), allow_pickle=False) as loaded:
+        return Checkpoint(json.loads(meta), dict(loaded))
+
+
+class Draws:
+    """The store of draws: arrays of their final size, filled from the front."""
+
+    def __init__(self, root: Any, arrays: list[Array], chunk: int, written: int):
+        self.root, self.arrays, self.chunk = root, arrays, chunk
+        self.written, self.pending = written, 0
+        self._buffer: list[dict[str, np.ndarray]] = []
+
+    @classmethod
+    def open(
+        cls, path: Path | None, arrays: list[Array], chains: int, num_samples: int, *, written: int | None
+    ) -> "Draws":
+        """A store in a directory, or in memory; a new one where nothing is `written` yet."""
+        import zarr
+
+        chunk = min(chunk_draws(arrays, chains), num_samples)
+        if written is not None:
+            return cls(zarr.open_group(path, mode="r+"), arrays, chunk, written)
+        if path is not None and path.exists():  # killed before its first checkpoint
+            shutil.rmtree(path)
+        root = zarr.create_group(path if path is not None else zarr.storage.MemoryStore())
+        for group in dict.fromkeys(a.group for a in arrays):
+            _create_group(root, group, arrays, chains, num_samples, chunk)
+        return cls(root, arrays, chunk, 0)
+
+    def append(self, draws: dict[str, np.ndarray]) -> None:
+        """Take draws as (draw, chain, …) by ``group/name``, and write once a chunk is full."""
+        n = len(next(iter(draws.values())))
+        if n:
+            self._buffer.append(draws)
+            self.pending += n
+        if (self.written + self.pending) // self.chunk > self.written // self.chunk:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write all that is pending."""
+        if not self.pending:
+            return
+        end = self.written + self.pending
+        for a in self.arrays:
+            key = f"{a.group}/{a.name}"
+            block = np.concatenate([b[key] for b in self._buffer])
+            self.root[key][:, self.written : end] = np.moveaxis(block, 0, 1)
+        self._buffer, self.written, self.pending = [], end, 0
+
+    def cut(self) -> None:
+        """Drop the room for draws that will never come."""
+        for a in [*self.arrays, *(Array(g, "draw", (), "") for g in {a.group for a in self.arrays})]:
+            array = self.root[f"{a.group}/{a.name}"]
+            array.resize((self.written,) if a.name == "draw" else (array.shape[0], self.written, *a.shape))
+
+    def put_moments(self, moments: Mapping[str, np.ndarray]) -> None:
+        """Write running means and variances: (chain, …) each."""
+        group = self.root.create_group("moments", overwrite=True)
+        for name, value in moments.items():
+            dims = ("chain", *(f"{name}_dim_{i}" for i in range(value.ndim - 1)))
+            group.create_array(name, data=value, dimension_names=dims)
+
+
+def chunk_draws(arrays: list[Array], chains: int) -> int:
+    """Draws in one chunk of the store: about 4 MiB of the largest array, at most 4096."""
+    largest = max(int(np.prod(a.shape, dtype=np.int64)) * np.dtype(a.dtype).itemsize for a in arrays)
+    return int(np.clip(CHUNK_BYTES // (largest * chains), 1, 4096))
+
+
+def _create_group(root, group: str, arrays: list[Array], chains: int, num_samples: int, chunk: int) -> None:
+    target = root.create_group(group, attributes={"inference_library": "hamcmc"})
+    for name, length in (("chain", chains), ("draw", num_samples)):
+        target.create_array(name, data=np.arange(length), dimension_names=(name,))
+    for a in (a for a in arrays if a.group == group):
+        dtype = np.dtype(a.dtype)
+        target.create_array(
+            a.name,
+            shape=(chains, num_samples, *a.shape),
+            chunks=(chains, chunk, *a.shape) if 0 not in a.shape else "auto",
+            dtype=dtype,
+            fill_value=np.nan if dtype.kind == "f" else 0,
+            dimension_names=("chain", "draw", *(f"{a.name}_dim_{i}" for i in range(len(a.shape)))),
+        )
+
+
+def remove_partial_writes(path: Path) -> None:
+    """Delete the temporary files of writes that were cut short."""
+    for file in (*path.glob("*.partial"), *(path / "draws.zarr").rglob("*.partial")):
+        file.unlink()
+
+
+def write_atomically(file: Path, content: bytes) -> None:
+    """Write a file whole or not at all, and make it last."""
+    temporary = file.with_name(file.name + ".partial")
+    with open(temporary, "wb") as f:
+        f.write(content)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(temporary, file)
+
+
+@contextlib.contextmanager
+def guard_disk(path: Path):
+    """Turn an operating system's refusal to write into a message."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise RunError(
+                f"no room left on the disk of {path}: what was checkpointed is safe; free some space, then resume the run"
+            ) from error
+        raise RunError(f"cannot write to {path}: {error.strerror or error}") from error
+
+
+def _lock(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise RunError(f"{path} is being written by another process") from error
+    return descriptor
+
+
+class Result:
+    """The draws of a run, from memory or from its directory, complete or still going on.
+
+    Attributes:
+        settings: what was asked (``run.json``).
+        meta: how far it got: iteration, draws, seconds, gradients, status.
+    """
+
+    def __init__(self, root: Any, settings: dict[str, Any], meta: dict[str, Any], moments: Mapping[str, np.ndarray]):
+        self._root, self.settings, self.meta, self._moments = root, settings, meta, moments
+
+    @classmethod
+    def open(cls, path: str | os.PathLike) -> "Result":
+        """Read a run directory, also while it is being written."""
+        import zarr
+
+        path = Path(path)
+        settings = read_settings(path)
+        checkpoint = read_checkpoint(path)
+        if checkpoint is None:
+            raise RunError(f"{path} has no draws yet: its first checkpoint is still to come")
+        try:
+            root = zarr.open_group(path / "draws.zarr", mode="r")
+        except (FileNotFoundError, ValueError) as error:
+            raise RunError(f"{path / 'draws.zarr'} is missing or damaged: {error}") from error
+        return cls(root, settings, checkpoint.meta, _moments(checkpoint.arrays))
+
+    @property
+    def draws(self) -> int:
+        """Stored draws per chain."""
+        return int(self.meta["draws"])
+
+    def _group(self, group: str) -> dict[str, np.ndarray]:
+        names = [a["name"] for a in self.settings["arrays"] if a["group"] == group]
+        return {n: np.asarray(self._root[f"{group}/{n}"][:, : self.draws]) for n in names}
+
+    @property
+    def posterior(self) -> dict[str, np.ndarray]:
+        """Parameter name → draws (chain, draw, …)."""
+        return self._group("posterior")
+
+    @property
+    def sample_stats(self) -> dict[str, np.ndarray]:
+        """Step sizes and the sampler's Info, (chain, draw) each."""
+        return self._group("sample_stats")
+
+    @property
+    def gradients(self) -> dict[str, np.ndarray]:
+        """Stochastic gradients at the draws, where they were stored."""
+        return self._group("gradients")
+
+    @property
+    def weights(self) -> np.ndarray:
+        """ε of each draw, (draw,): the estimator is Σ ε h(θ) / Σ ε."""
+        return np.asarray(self._root["sample_stats/step_size"][0, : self.draws])
+
+    @property
+    def mean(self) -> dict[str, np.ndarray]:
+        """Σ ε θ / Σ ε over **all** iterations after warm-up, not only stored ones; over all chains."""
+        return {n: self._moments[f"mean.{n}"].mean(0) for n in self._names()}
+
+    @property
+    def variance(self) -> dict[str, np.ndarray]:
+        """The weighted variance over all iterations after warm-up and all chains."""
+        means, variances = ({n: self._moments[f"{m}.{n}"] for n in self._names()} for m in ("mean", "variance"))
+        return {n: variances[n].mean(0) + means[n].var(0) for n in self._names()}
+
+    def _names(self) -> list[str]:
+        return [a["name"] for a in self.settings["arrays"] if a["group"] == "posterior"]
+
+    def to_arviz(self):
+        """An ArviZ InferenceData with the groups ``posterior`` and ``sample_stats``."""
+        import arviz as az
+
+        groups = {"posterior": self.posterior, "sample_stats": self.sample_stats}
+        return az.from_dict(**groups, attrs={"inference_library": "hamcmc"})
+
+    def summary(self):
+        """Weighted means, sds and quantiles, ESS and R-hat: see :func:`hamcmc.diagnostics.summary`."""
+        from hamcmc.diagnostics import summary
+
+        return summary(self)
+
+
+def _moments(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Means and variances from a checkpoint's running moments."""
+    weight = float(arrays["moments.weight"]) or 1.0
+    squares = {k.removeprefix("moments.square."): v for k, v in arrays.items() if k.startswith("moments.square.")}
+    means = {f"mean.{n}": arrays[f"moments.mean.{n}"] for n in squares}
+    return means | {f"variance.{n}": v / weight for n, v in squares.items()}
+
+
+def pack(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
+    """The leaves of a pytree as named host arrays."""
+    return {f"{prefix}.{i}": np.asarray(x) for i, x in enumerate(jax.device_get(jax.tree.leaves(tree)))}
+
+
+def unpack(arrays: Mapping[str, np.ndarray], prefix: str, like: PyTree) -> PyTree:
+    """The inverse of :func:`pack`; raises where shapes or types are not those of `like`."""
+    leaves, treedef = jax.tree.flatten(like)
+    try:
+        found = [arrays[f"{prefix}.{i}"] for i in range(len(leaves))]
+    except KeyError as error:
+        raise RunError(f"the checkpoint is of another sampler or model: {error} is missing") from error
+    for old, new in zip(leaves, found):
+        if old.shape != new.shape or old.dtype != new.dtype:
+            raise RunError(
+                f"the checkpoint is of another sampler or model: {new.dtype}{new.shape} where {old.dtype}{old.shape} belongs"
+            )
+    return treedef.unflatten(found)

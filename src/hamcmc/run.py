@@ -1,0 +1,414 @@
+"""The run loop on the host: visits to the compiled loop, recording, checkpoints, signals, resume."""
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import tree_leaves_with_path
+
+from hamcmc import _check, loop, record, samplers, schedules
+from hamcmc.job import Job, batch_size_of, prepare, recorded_schedule
+from hamcmc.moments import RunningMoments
+from hamcmc.potential import Posterior, name_of
+from hamcmc.progress import Progress, Status, bar
+from hamcmc.record import Checkpoint, Directory, Draws, Result, RunError, guard_disk
+from hamcmc.samplers.base import Sampler
+from hamcmc.stream import Batches
+
+PyTree = Any
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run that stopped on SIGINT or SIGTERM after saving what it had.
+
+    Attributes:
+        signal: its number; a shell expects the exit code 128 + signal.
+    """
+
+    def __init__(self, message: str, number: int):
+        super().__init__(message)
+        self.signal = number
+
+
+class NonFinite(RunError):
+    """A run whose state turned non-finite. The draws before that are kept: ``result``."""
+
+    def __init__(self, message: str, result: Result):
+        super().__init__(message)
+        self.result = result
+
+
+def sample(
+    posterior: Posterior,
+    sampler: Sampler | str,
+    init: PyTree | Callable[[jax.Array], PyTree],
+    *,
+    step_size: float | Callable,
+    num_samples: int = 1000,
+    warmup: int = 0,
+    thin: int = 1,
+    batch_size: int | None = None,
+    replace: bool = True,
+    chains: int = 1,
+    seed: int = 0,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    store_gradients: bool = False,
+    checkpoint_seconds: float = 30.0,
+    progress: bool | Progress | None = None,
+    notes: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Result:
+    """Draw posterior samples: the whole job in one call.
+
+    Iteration t = 0, 1, … takes a minibatch and the step size ε_t; after `warmup` iterations every `thin`-th position is
+    stored, until there are `num_samples` per chain. ε is the factor of the drift and 2ε that of the noise variance.
+
+    Args:
+        posterior: log-prior, log-likelihood and data.
+        sampler: a :class:`~hamcmc.samplers.Sampler`, or a name (``"hamcmc"``, ``"sgld"``, …) with `options` for it.
+        init: parameters to start from (a pytree of floats), or a function of a key that draws them for each chain.
+        step_size: a number, or a function of t such as :class:`hamcmc.Polynomial` or any optax schedule.
+        num_samples: stored draws per chain.
+        warmup: iterations before the first stored draw, which enter no average either.
+        thin: iterations per stored draw. Running moments see every iteration.
+        batch_size: data per minibatch; None for all data at every step.
+        replace: draw minibatches with replacement (the paper's) or walk through random permutations.
+        chains: independent chains, vmapped.
+        seed: everything random follows from it.
+        out: directory for draws and checkpoints; None keeps them in memory.
+        overwrite: replace an existing run in `out`.
+        store_gradients: store a stochastic gradient at each draw, for the kernel Stein discrepancy.
+        checkpoint_seconds: time between checkpoints.
+        progress: show a bar (default: if stderr is a terminal), or call a function with each
+            :class:`~hamcmc.progress.Status`.
+        notes: anything to keep in ``run.json``.
+        **options: hyper-parameters of a sampler given by name.
+
+    Returns:
+        A :class:`~hamcmc.record.Result`.
+
+    Raises:
+        ValueError: bad input, with the name of the argument.
+        NonFinite: the state turned non-finite; `.result` has the draws before that.
+        Interrupted: SIGINT or SIGTERM; with `out`, :func:`resume` continues.
+    """
+    settings = {
+        "num_samples": _check.at_least("num_samples", num_samples, 1),
+        "warmup": _check.at_least("warmup", warmup, 0),
+        "thin": _check.at_least("thin", thin, 1),
+        "batch_size": batch_size_of(batch_size, posterior),
+        "replace": bool(replace),
+        "chains": _check.at_least("chains", chains, 1),
+        "seed": _check.at_least("seed", seed, 0),
+        "store_gradients": bool(store_gradients),
+        "options": options if isinstance(sampler, str) else None,
+        "notes": dict(notes or {}),
+    }
+    if store_gradients and posterior.streamed:
+        raise ValueError("store_gradients is not available for streamed (memory-mapped) data")
+    if isinstance(sampler, str):
+        sampler = samplers.build(sampler, posterior, **options)
+    elif options:
+        raise ValueError(f"{', '.join(options)}: options go with a sampler given by name, not with one made by hand")
+    job = prepare(posterior, sampler, init, schedules.as_schedule(step_size), settings)
+    directory = None if out is None else Directory.create(out, job.settings, overwrite=overwrite)
+    return _Run(job, directory, None).to_the_end(checkpoint_seconds, progress)
+
+
+def resume(
+    out: str | Path,
+    posterior: Posterior,
+    init: PyTree | Callable[[jax.Array], PyTree],
+    *,
+    sampler: Sampler | None = None,
+    step_size: float | Callable | None = None,
+    checkpoint_seconds: float = 30.0,
+    progress: bool | Progress | None = None,
+) -> Result:
+    """Continue a run in its directory to the draws that it would have had uninterrupted, bit by bit.
+
+    Args:
+        out: the run's directory.
+        posterior: the same posterior as before; its data are compared by checksum.
+        init: as before; it gives the structure of a position, and the start if no checkpoint was written yet.
+        sampler: the same sampler, if :func:`sample` was given one instead of a name.
+        step_size: the same schedule, if it was neither a number nor one of :mod:`hamcmc.schedules`.
+        checkpoint_seconds: time between checkpoints.
+        progress: as in :func:`sample`.
+    """
+    path = Path(out)
+    asked = record.read_settings(path)
+    checkpoint = record.read_checkpoint(path)
+    if checkpoint and checkpoint.meta["status"] == "complete":
+        return Result.open(path)
+    if checkpoint and checkpoint.meta["status"] == "failed":
+        raise RunError(f"{path} cannot be resumed: {checkpoint.meta['message']}")
+    if posterior.data is not None and posterior.checksum() != asked["data_checksum"]:
+        raise RunError(f"{path} was run on other data: their checksum is not the one in run.json")
+    if asked["x64"] != jax.config.jax_enable_x64:
+        raise RunError(f"{path} was run with jax_enable_x64={asked['x64']}: set it likewise to resume")
+    if sampler is None:
+        if asked["options"] is None:
+            raise RunError(f"{path} was run with a sampler made by hand: give it to resume")
+        sampler = samplers.build(asked["sampler"]["sampler"], posterior, **asked["options"])
+    job = prepare(posterior, sampler, init, recorded_schedule(asked["step_size"], step_size, path), asked)
+    for key, what in (("sampler", "sampler"), ("step_sizes", "step_size"), ("arrays", "model")):
+        if job.settings[key] != asked[key]:
+            raise RunError(f"{path} was run with another {what}: {asked[key]} then, {job.settings[key]} now")
+    directory = Directory.open(path)
+    with guard_disk(path):
+        record.remove_partial_writes(path)
+    return _Run(job._replace(settings=asked), directory, checkpoint).to_the_end(checkpoint_seconds, progress)
+
+
+class _Run:
+    """A run at iteration `t`: what the host knows and keeps between visits to the compiled loop."""
+
+    def __init__(self, job: Job, directory: Directory | None, checkpoint: Checkpoint | None):
+        self.job, self.directory = job, directory
+        s = job.settings
+        self.t, self.seconds, self.state = 0, 0.0, jax.tree.map(jnp.array, job.state)
+        variables = [a for a in job.arrays if a.group == "posterior"]
+        self.moments = RunningMoments([a.name for a in variables], [(s["chains"], *a.shape) for a in variables])
+        if checkpoint is not None:
+            self.t, self.seconds = checkpoint.meta["iteration"], checkpoint.meta["seconds"]
+            self.state = jax.tree.map(jnp.array, record.unpack(checkpoint.arrays, "state", job.state))
+            self.moments.unpack(checkpoint.arrays)
+        with self._guard():
+            self.draws = Draws.open(
+                None if directory is None else directory.path / "draws.zarr",
+                job.arrays,
+                s["chains"],
+                s["num_samples"],
+                written=None if checkpoint is None else checkpoint.meta["draws"],
+            )
+        self.slots = self.draws.chunk
+        self.visit = loop.build(
+            job.posterior,
+            job.sampler,
+            job.schedule,
+            batch_size=s["batch_size"],
+            replace=s["replace"],
+            chains=s["chains"],
+            thin=s["thin"],
+            slots=self.slots,
+        )
+        self.compiled = None  # ahead of the first visit, so that no visit's time includes it
+        self.gradients = (
+            loop.build_gradients(job.posterior, batch_size=s["batch_size"]) if s["store_gradients"] else None
+        )
+
+    def to_the_end(self, checkpoint_seconds: float, progress: bool | Progress | None) -> Result:
+        """Visit after visit until all draws are there."""
+        s, total = self.job.settings, self.job.total
+        batches = Batches(
+            self.job.posterior,
+            self.job.keys,
+            batch_size=s["batch_size"],
+            replace=s["replace"],
+            length=s["visit"],
+        )
+        try:
+            with _signals() as received, _shown(progress, s) as show, batches, self._guard():
+                if self.t == 0:
+                    self.save("running")
+                self.log("start", iteration=self.t)
+                saved = time.monotonic()
+                while self.t < total:
+                    show(self.advance(batches))
+                    due = time.monotonic() - saved >= checkpoint_seconds
+                    if (due or received) and self.t < total:
+                        self.save("running")
+                        saved = time.monotonic()
+                    if received and self.t < total:
+                        raise self.interrupted(received[0])
+                self.draws.flush()
+                self.draws.put_moments(self.moments.summary())
+                self.save("complete")
+                self.log("complete", iteration=self.t, seconds=round(self.seconds, 3))
+        finally:
+            if self.directory:
+                self.directory.close()
+        return self.result("complete")
+
+    def next_visit(self, t: int) -> tuple[int, int]:
+        """(end, origin) of the visit that begins at iteration t; draws go to slots counted from iteration origin.
+
+        A function of the settings alone, because moments are summed visit by visit. Visits end on stored draws where
+        they can and never hold more draws than there are slots.
+        """
+        s = self.job.settings
+        warmup, thin, most = s["warmup"], s["thin"], s["visit"]
+        if t < warmup:
+            return min(t + most, warmup), t
+        origin = t - (t - warmup) % thin
+        if thin > most:
+            return min(t + most, origin + thin), origin
+        return min(origin + min(most // thin, self.slots) * thin, self.job.total), origin
+
+    def advance(self, batches: Batches) -> Status:
+        """One visit, recorded."""
+        s, begin = self.job.settings, self.t
+        end, origin = self.next_visit(begin)
+        data = batches.of(begin, end if end < self.job.total else None)
+        recording = begin >= s["warmup"]
+        arguments = (data, self.state, self.job.keys, begin, end, origin, recording)
+        if self.compiled is None:
+            self.compiled = self.visit.lower(*arguments).compile()
+        began = time.perf_counter()
+        v = self.compiled(*arguments)
+        bad = np.asarray(v.bad_since)  # waits for the visit
+        lasted = time.perf_counter() - began
+        if (bad >= 0).any():
+            raise self.non_finite(v, bad, origin)
+        self.state, self.t = v.state, end
+        self.seconds += lasted
+        done = (end - origin) // s["thin"] if recording else 0
+        self.draws.append(self.named(v, origin, done))
+        if recording:
+            self.moments.add(v.moments)
+        accepted = getattr(v.infos, "pairs_accepted", None)
+        return Status(
+            iteration=end,
+            total=self.job.total,
+            warmup=s["warmup"],
+            draws=self.draws.written + self.draws.pending,
+            seconds=self.seconds,
+            rate=(end - begin) / lasted,
+            step_size=float(self.job.schedule(jnp.int32(end - 1))),
+            acceptance=None
+            if accepted is None
+            else float(accepted[: max(done, 1)].mean()) / (s["sampler"]["memory"] - 1),
+        )
+
+    def named(self, v: loop.Visit, origin: int, done: int) -> dict[str, np.ndarray]:
+        """The first `done` draws of a visit with their step sizes, infos and gradients, by ``group/name``."""
+        s = self.job.settings
+        trees = {"posterior": v.draws, "sample_stats": v.infos}
+        if self.gradients is not None:
+            numbers = (origin - s["warmup"]) // s["thin"] + jnp.arange(self.slots)
+            trees["gradients"] = self.gradients(self.job.posterior.data, v.draws, self.job.keys, numbers)
+        out = {
+            f"{group}/{name_of(path)}": np.asarray(x)[:done]
+            for group, tree in trees.items()
+            for path, x in tree_leaves_with_path(tree)
+        }
+        last = origin + s["thin"] * (1 + jnp.arange(self.slots)) - 1  # the iteration of each draw
+        step_size = np.asarray(jax.vmap(self.job.schedule)(last))[:done, None]
+        out["sample_stats/step_size"] = np.broadcast_to(step_size, (done, s["chains"]))
+        return out
+
+    def meta(self, status: str, **more: Any) -> dict[str, Any]:
+        """Counters of the run."""
+        gradients = self.t * self.job.settings["chains"] * self.job.sampler.gradients_per_step
+        counters = {
+            "iteration": self.t,
+            "draws": self.draws.written,
+            "seconds": self.seconds,
+            "gradients": gradients,
+        }
+        return {"status": status, **counters, **more}
+
+    def save(self, status: str, **more: Any) -> None:
+        """Write all draws, then the checkpoint that counts them."""
+        self.draws.flush()
+        if self.directory:
+            arrays = record.pack(self.state, "state") if status == "running" else {}
+            self.directory.save(Checkpoint(self.meta(status, **more), arrays | self.moments.pack()))
+
+    def log(self, event: str, **facts: Any) -> None:
+        """Note an event in the run's directory."""
+        if self.directory:
+            self.directory.log(event, **facts)
+
+    def result(self, status: str, **more: Any) -> Result:
+        """The draws so far."""
+        return Result(self.draws.root, self.job.settings, self.meta(status, **more), self.moments.summary())
+
+    def interrupted(self, number: int) -> Interrupted:
+        """What to raise on a signal."""
+        name = signal.Signals(number).name
+        self.log("interrupted", signal=name, iteration=self.t)
+        where = f"iteration {self.t:,} of {self.job.total:,}"
+        if self.directory is None:
+            return Interrupted(f"stopped by {name} at {where}; give out= to be able to resume", number)
+        return Interrupted(
+            f"stopped by {name} at {where}, all saved: 'hamcmc resume {self.directory.path}' continues",
+            number,
+        )
+
+    def non_finite(self, v: loop.Visit, bad: np.ndarray, origin: int) -> NonFinite:
+        """Keep the good draws of a visit that went bad, and say when, where and what to try."""
+        s = self.job.settings
+        iteration = int(bad[bad >= 0].min())
+        chain, leaf = (int(i[0]) for i in np.nonzero(bad == iteration))
+        recording = iteration >= s["warmup"] and self.t >= s["warmup"]
+        self.draws.append(self.named(v, origin, (iteration - origin) // s["thin"] if recording else 0))
+        self.draws.flush()
+        self.draws.cut()
+        self.t = iteration
+        name = [a.name for a in self.job.arrays if a.group == "posterior"][leaf]
+        epsilon = float(self.job.schedule(jnp.int32(iteration)))
+        tries = [f"a smaller step size (it was {epsilon:.3g}; try {epsilon / 10:.1g})"]
+        if "damping" in s["sampler"]:
+            tries.append(
+                f"a larger cosine or damping (they were {s['sampler']['cosine']} and {s['sampler']['damping']})"
+            )
+        tries.append("a start nearer to the mode (find_mode)")
+        message = (
+            f"chain {chain} turned non-finite at iteration {iteration:,} in parameter {name}; "
+            f"the {self.draws.written:,} draws per chain before that are kept. Try " + ", or ".join(tries)
+        )
+        self.log("failed", iteration=iteration, parameter=name, chain=chain)
+        self.save("failed", message=message)
+        return NonFinite(message, self.result("failed", message=message))
+
+    def _guard(self):
+        return guard_disk(self.directory.path) if self.directory else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM for the loop to act on between visits; the second one acts at once."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    old = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number, _frame):
+        received.append(number)
+        for n, handler in old.items():
+            signal.signal(n, handler)
+
+    for n in old:
+        signal.signal(n, note)
+    try:
+        yield received
+    finally:
+        for n, handler in old.items():
+            signal.signal(n, handler)
+
+
+@contextlib.contextmanager
+def _shown(progress: bool | Progress | None, settings: Mapping[str, Any]) -> Iterator[Progress]:
+    """The function to call with each status."""
+    if progress is None:
+        progress = sys.stderr.isatty()
+    if progress is True:
+        update, close = bar(settings["sampler"]["sampler"])
+        try:
+            yield update
+        finally:
+            close()
+    else:
+        yield progress or (lambda status: None)

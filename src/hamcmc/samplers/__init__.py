@@ -1,0 +1,27 @@
+"""One file per sampler, all with the same interface."""
+
+from hamcmc.samplers.base import Sampler
+from hamcmc.samplers.hamcmc import hamcmc
+from hamcmc.samplers.naive import naive
+from hamcmc.samplers.psgld import psgld
+from hamcmc.samplers.sgfs import sgfs
+from hamcmc.samplers.sgld import sgld
+from hamcmc.samplers.sgrld import sgrld
+
+__all__ = ["NAMES", "Sampler", "build", "hamcmc", "naive", "psgld", "sgfs", "sgld", "sgrld"]
+
+FROM_GRADIENT = {"sgld": sgld, "hamcmc": hamcmc, "naive": naive, "sgrld": sgrld}
+FROM_POSTERIOR = {"psgld": psgld, "sgfs": sgfs}
+NAMES = tuple(sorted(FROM_GRADIENT | FROM_POSTERIOR))
+
+
+def build(name: str, posterior, **options) -> Sampler:
+    """A sampler by name, with the posterior's gradient and mirror."""
+    if name not in NAMES:
+        raise ValueError(f"sampler must be one of {', '.join(NAMES)}, got {name!r}")
+    factory = FROM_POSTERIOR.get(name) or FROM_GRADIENT[name]
+    first = posterior if name in FROM_POSTERIOR else posterior.grad
+    try:
+        return factory(first, mirror=posterior.mirror, **options)
+    except TypeError as error:
+        raise ValueError(f"sampler {name}: {error}") from error

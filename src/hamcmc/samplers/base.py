@@ -1,0 +1,67 @@
+"""What all samplers share: the interface, the Euler–Langevin move, its Info.
+
+Conventions, everywhere in this package:
+
+* a gradient estimator ``grad(position, minibatch)`` returns the gradient of the **log**-density, −∇Ũ(θ) in the
+  paper's symbols, with the N/n factor already inside (this is also BlackJAX's convention);
+* ε multiplies the drift and the noise has variance **2ε** (times the preconditioner).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+PyTree = Any
+Grad = Callable[[PyTree, PyTree], PyTree]
+Mirror = Callable[[PyTree], PyTree]
+
+
+class Sampler(NamedTuple):
+    """A sampler as two pure functions.
+
+    Attributes:
+        init: ``position -> state``; a state has the attribute ``position``, the newest draw.
+        step: ``(key, state, minibatch, step_size) -> (state, info)``.
+        settings: name and hyper-parameters, for the record.
+        gradients_per_step: minibatch gradients that one step evaluates, for cost accounts.
+    """
+
+    init: Callable[[PyTree], Any]
+    step: Callable[[Array, Any, PyTree, Any], tuple[Any, Any]]
+    settings: Mapping[str, Any]
+    gradients_per_step: int = 1
+
+
+class Info(NamedTuple):
+    """Sizes of one step: ‖∇ log-density‖, ‖drift‖ and ‖noise‖ (the last two as they moved the position)."""
+
+    grad_norm: Array
+    drift_norm: Array
+    noise_norm: Array
+
+
+def norm(tree: PyTree) -> Array:
+    """Euclidean norm over all leaves."""
+    return jnp.sqrt(sum(jnp.vdot(x, x) for x in jax.tree.leaves(tree)))
+
+
+def standard_normal(key: Array, like: PyTree) -> PyTree:
+    """A pytree of independent N(0, 1) draws with the shapes and types of `like`."""
+    leaves, treedef = jax.tree.flatten(like)
+    keys = jax.random.split(key, len(leaves)) if len(leaves) > 1 else [key]
+    return treedef.unflatten([jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves)])
+
+
+def langevin(position: PyTree, drift: PyTree, noise: PyTree, step_size: Any, mirror: Mirror | None) -> PyTree:
+    """``θ + ε·drift + √(2ε)·noise``, then mirrored into the support where a mirror is given."""
+    root = jnp.sqrt(2 * step_size)
+    moved = jax.tree.map(lambda x, d, z: (x + step_size * d + root * z).astype(x.dtype), position, drift, noise)
+    return mirror(moved) if mirror is not None else moved
+
+
+def step_info(grad: PyTree, drift: PyTree, noise: PyTree, step_size: Any) -> Info:
+    """The :class:`Info` of a :func:`langevin` move."""
+    return Info(norm(grad), step_size * norm(drift), jnp.sqrt(2 * step_size) * norm(noise))

@@ -1,0 +1,153 @@
+"""Hessian Approximated MCMC, as published (with its errata)."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from hamcmc import _check
+from hamcmc.curvature import Memory, empty_memory, precondition, remember
+from hamcmc.samplers.base import Grad, Mirror, PyTree, Sampler, standard_normal
+
+
+class State(NamedTuple):
+    """M interleaved chains, each with its last move.
+
+    Attributes:
+        chains: positions, a leading axis of length M on every leaf.
+        memory: the last (s, y) of each chain, and the Gram matrix of all of them.
+        step: the number of steps taken; chain ``step mod M`` moves next.
+    """
+
+    chains: PyTree
+    memory: Memory
+    step: Array
+
+    @property
+    def position(self) -> PyTree:
+        """The newest draw, θ_t."""
+        m = jax.tree.leaves(self.chains)[0].shape[0]
+        return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, (self.step - 1) % m, 0, keepdims=False), self.chains)
+
+
+class Info(NamedTuple):
+    """Sizes of one step, how many of the M−1 pairs made H, and an upper bound of H's largest eigenvalue."""
+
+    grad_norm: Array
+    drift_norm: Array
+    noise_norm: Array
+    pairs_accepted: Array
+    eigenvalue_bound: Array
+
+
+def hamcmc(
+    grad: Grad,
+    *,
+    memory: int = 3,
+    gamma: float | str = 1.0,
+    metric: PyTree | None = None,
+    damping: float = 0.0,
+    cosine: float = 0.1,
+    mirror: Mirror | None = None,
+) -> Sampler:
+    r"""Hessian Approximated MCMC.
+
+    .. math:: θ_t = θ_{t-M} - ε_t H_t ∇Ũ_{Ω_t}(θ_{t-M}) + \sqrt{2 ε_t}\, S_t z_t, \qquad S_t S_t^⊤ = H_t
+
+    where H_t is the L-BFGS inverse Hessian on the M−1 pairs :math:`s_τ = θ_τ - θ_{τ-M}`,
+    :math:`y_τ = ∇Ũ_{Ω_τ}(θ_τ) - ∇Ũ_{Ω_τ}(θ_{τ-M}) + λ s_τ`, τ = t−M+1 … t−1, oldest first. In other words: M
+    interleaved chains, where chain t mod M moves, preconditioned by the latest move of each other chain.
+
+    ε is the factor of the drift, 2ε that of the noise covariance. The factor N/n of the minibatch gradient is inside
+    `grad`. Each step takes two gradients on one minibatch.
+
+    On targets whose curvature varies a small bias remains as ε → 0 (see the docs on the proposition).
+
+    Args:
+        grad: estimator of the gradient of the log-density, −∇Ũ, such as ``posterior.grad``.
+        memory: M, the number of interleaved chains, at least 2.
+        gamma: scale γ of the base H⁰ = γI, or ``"newest"``: γ = sᵀy / yᵀy of the newest accepted pair.
+        metric: static diagonal base, a pytree d like a position with positive entries: H⁰ = γ diag(d).
+        damping: λ ≥ 0; L-BFGS then approximates (∇²U + λI)⁻¹.
+        cosine: c of the acceptance rule: a pair enters H only if sᵀy ≥ c‖s‖‖y‖ (in the metric's coordinates).
+        mirror: map that folds a position back into its support (``posterior.mirror``).
+
+    Returns:
+        A :class:`Sampler`.
+
+    References:
+        Şimşekli, Badeau, Cemgil and Richard, Stochastic quasi-Newton Langevin Monte Carlo, ICML 2016.
+    """
+    M = _check.at_least("memory", memory, 2)
+    move = quasi_newton(gamma=gamma, metric=metric, damping=damping, cosine=cosine, mirror=mirror)
+
+    def init(position: PyTree) -> State:
+        chains = jax.tree.map(lambda x: jnp.broadcast_to(x, (M, *x.shape)), position)
+        return State(chains, empty_memory(position, M), jnp.zeros((), jnp.int32))
+
+    def step(key, state: State, minibatch: PyTree, step_size) -> tuple[State, Info]:
+        moving = state.step % M
+        others = (moving + 1 + jnp.arange(M - 1)) % M  # oldest first
+        theta = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, moving, 0, keepdims=False), state.chains)
+
+        new, pairs, info = move(grad, key, theta, state.memory, moving, others, minibatch, step_size)
+        chains = jax.tree.map(lambda x, n: lax.dynamic_update_index_in_dim(x, n, moving, 0), state.chains, new)
+        return State(chains, pairs, state.step + 1), info
+
+    settings = {
+        "sampler": "hamcmc",
+        "memory": M,
+        "gamma": gamma,
+        "metric": None if metric is None else "diagonal",
+        "damping": damping,
+        "cosine": cosine,
+    }
+    return Sampler(init, step, settings, gradients_per_step=2)
+
+
+def quasi_newton(
+    *, gamma: float | str, metric: PyTree | None, damping: float, cosine: float, mirror: Mirror | None
+) -> Callable:
+    """The move that HAMCMC and the naive sampler share, with its options checked.
+
+    Returns:
+        ``move(grad, key, theta, memory, slot, order, minibatch, step_size) -> (theta, memory, info)``: a Langevin move of
+        θ, preconditioned by the pairs in `order` (oldest first), whose own pair goes to `slot`.
+    """
+    if gamma != "newest":
+        _check.positive("gamma", gamma)
+    _check.non_negative("damping", damping)
+    _check.fraction("cosine", cosine)
+    scale_up, scale_down = scaling(metric)
+
+    def move(grad, key, theta, memory, slot, order, minibatch, step_size):
+        g = grad(theta, minibatch)
+        z = standard_normal(key, theta)
+        p = precondition(memory, order[-1], order, scale_up(g), z, step_size, gamma=gamma, cosine=cosine)
+        new = jax.tree.map(jnp.add, theta, scale_up(p.displacement))
+        if mirror is not None:
+            new = mirror(new)
+
+        # On the same minibatch as before the move, or the difference would measure the change of minibatch.
+        s = jax.tree.map(jnp.subtract, new, theta)
+        y = jax.tree.map(lambda a, b, s: a - b + damping * s, g, grad(new, minibatch), s)
+        info = Info(p.grad_norm, p.drift_norm, p.noise_norm, p.pairs_accepted, p.eigenvalue_bound)
+        return new, remember(p.memory, slot, scale_down(s), scale_up(y)), info
+
+    return move
+
+
+def scaling(metric: PyTree | None):
+    """Multiplication and division by √d, which turns the base diag(d) into the identity."""
+    if metric is None:
+        return (lambda tree: tree), (lambda tree: tree)
+    for leaf in jax.tree.leaves(metric):
+        if not bool(jnp.all(jnp.isfinite(leaf) & (leaf > 0))):
+            raise ValueError("metric must have finite entries above 0")
+    root = jax.tree.map(jnp.sqrt, metric)
+    return (
+        lambda tree: jax.tree.map(jnp.multiply, root, tree),
+        lambda tree: jax.tree.map(lambda r, x: x / r, root, tree),
+    )

@@ -1,0 +1,55 @@
+"""Stochastic gradient Langevin dynamics."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from hamcmc.samplers.base import (
+    Grad,
+    Info,
+    Mirror,
+    PyTree,
+    Sampler,
+    langevin,
+    standard_normal,
+    step_info,
+)
+
+
+class State(NamedTuple):
+    """The newest draw and the number of steps taken."""
+
+    position: PyTree
+    step: Array
+
+
+def sgld(grad: Grad, *, mirror: Mirror | None = None) -> Sampler:
+    r"""Stochastic gradient Langevin dynamics.
+
+    .. math:: θ_t = θ_{t-1} - ε_t ∇Ũ(θ_{t-1}) + η_t, \qquad η_t ∼ N(0, 2 ε_t I)
+
+    ε is the factor of the drift, 2ε the variance of the noise. The factor N/n of the minibatch gradient is inside
+    `grad`.
+
+    Args:
+        grad: estimator of the gradient of the log-density, −∇Ũ, such as ``posterior.grad``.
+        mirror: map that folds a position back into its support (``posterior.mirror``).
+
+    Returns:
+        A :class:`Sampler`.
+
+    References:
+        Welling and Teh, Bayesian learning via stochastic gradient Langevin dynamics, ICML 2011.
+    """
+
+    def init(position: PyTree) -> State:
+        return State(position, jnp.zeros((), jnp.int32))
+
+    def step(key, state: State, minibatch: PyTree, step_size) -> tuple[State, Info]:
+        g = grad(state.position, minibatch)
+        z = standard_normal(key, state.position)
+        position = langevin(state.position, g, z, step_size, mirror)
+        return State(position, state.step + 1), step_info(g, g, z, step_size)
+
+    return Sampler(init, step, {"sampler": "sgld"})

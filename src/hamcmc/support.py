@@ -1,0 +1,97 @@
+"""Where a parameter lives, and the two ways to keep it there.
+
+* **Bijection**: sample an unconstrained variable and map it into the support; the density gets the log-Jacobian.
+* **Mirror** (the paper's way): sample the parameter itself and fold it back after each step, ``θ ← |θ|``.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+PyTree = Any
+
+
+class Support(NamedTuple):
+    """Maps of one parameter, all elementwise.
+
+    Attributes:
+        forward: unconstrained value → parameter.
+        inverse: parameter → unconstrained value.
+        log_jacobian: log |d forward / du| at an unconstrained value.
+        mirror: fold a value back into the support, or None.
+        contains: whether a parameter value is inside.
+        text: for messages.
+    """
+
+    forward: Callable[[Array], Array]
+    inverse: Callable[[Array], Array]
+    log_jacobian: Callable[[Array], Array]
+    mirror: Callable[[Array], Array] | None
+    contains: Callable[[Array], Array]
+    text: str
+
+
+def _same(x: Array) -> Array:
+    return x
+
+
+real = Support(_same, _same, jnp.zeros_like, None, jnp.isfinite, "real")
+
+
+def positive(by: Literal["bijection", "mirror"] = "bijection") -> Support:
+    """θ > 0: sampled as log θ (bijection), or folded by θ ← |θ| (mirror)."""
+    inside = lambda x: x > 0
+    if _way(by) == "mirror":
+        return real._replace(mirror=jnp.abs, contains=inside, text="positive (mirror)")
+    return Support(jnp.exp, jnp.log, _same, None, inside, "positive (log)")
+
+
+def bounded(low: float, high: float, by: Literal["bijection", "mirror"] = "bijection") -> Support:
+    """low < θ < high: sampled as a logit (bijection), or folded at both ends (mirror)."""
+    if not low < high:
+        raise ValueError(f"bounded needs low < high, got {low!r} and {high!r}")
+    width = high - low
+    inside = lambda x: (x > low) & (x < high)
+
+    def fold(x):
+        u = jnp.mod(x - low, 2 * width)
+        return low + jnp.minimum(u, 2 * width - u)
+
+    if _way(by) == "mirror":
+        return real._replace(mirror=fold, contains=inside, text=f"in ({low}, {high}) (mirror)")
+    return Support(
+        lambda u: low + width * jax.nn.sigmoid(u),
+        lambda x: jnp.log(x - low) - jnp.log(high - x),
+        lambda u: jnp.log(width) + jax.nn.log_sigmoid(u) + jax.nn.log_sigmoid(-u),
+        None,
+        inside,
+        f"in ({low}, {high}) (logit)",
+    )
+
+
+def _way(by: str) -> str:
+    if by not in ("bijection", "mirror"):
+        raise ValueError(f"by must be 'bijection' or 'mirror', got {by!r}")
+    return by
+
+
+def of_leaves(support: Support | Mapping[str, Support] | None, position: PyTree) -> PyTree:
+    """A pytree like `position` with the Support of each leaf; what is not named is real."""
+    if support is None:
+        return jax.tree.map(lambda _: real, position)
+    if isinstance(support, Support):
+        return jax.tree.map(lambda _: support, position)
+    if not isinstance(position, Mapping):
+        raise ValueError("support by name needs a position that is a dict")
+    unknown = set(support) - set(position)
+    if unknown:
+        raise ValueError(f"support names {sorted(unknown)}, which the position has not: {sorted(position)}")
+    return {k: jax.tree.map(lambda _, k=k: support.get(k, real), v) for k, v in position.items()}
+
+
+def tree_map(f: Callable, supports: PyTree, *trees: PyTree) -> PyTree:
+    """`jax.tree.map` with a Support as the first argument of `f` at each leaf."""
+    return jax.tree.map(f, supports, *trees, is_leaf=lambda x: isinstance(x, Support))
