@@ -1,27 +1,33 @@
 """Argument checks that name the culprit."""
 
 import math
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
+
+import numpy as np
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool | np.complexfloating)
 
 
 def positive(name: str, value: Any) -> float:
     """A finite number above zero, as a float."""
-    if not (isinstance(value, Real) and math.isfinite(value) and value > 0):
+    if not (_is_number(value) and math.isfinite(value) and value > 0):
         raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
     return float(value)
 
 
 def non_negative(name: str, value: Any) -> float:
     """A finite number not below zero, as a float."""
-    if not (isinstance(value, Real) and math.isfinite(value) and value >= 0):
+    if not (_is_number(value) and math.isfinite(value) and value >= 0):
         raise ValueError(f"{name} must be a finite number, 0 or more, got {value!r}")
     return float(value)
 
 
 def fraction(name: str, value: Any) -> float:
     """A number in [0, 1), as a float."""
-    if not (isinstance(value, Real) and 0 <= value < 1):
+    if not (_is_number(value) and 0 <= value < 1):
         raise ValueError(f"{name} must be a number in [0, 1), got {value!r}")
     return float(value)
 

@@ -60,7 +60,7 @@ def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callabl
         "visit": settings.get("visit") or visit_length(posterior, sampler, positions[0], settings),
         "data_checksum": None if posterior.data is None else posterior.checksum(),
         "data_size": posterior.size,
-        "x64": bool(jax.config.jax_enable_x64),
+        "x64": x64(),
         "versions": {"python": platform.python_version()} | {p: version(p) for p in ("hamcmc", "jax", "numpy", "zarr")},
     }
     return Job(posterior, sampler, schedule, state, keys, settings | found)
@@ -88,8 +88,8 @@ def check_start(posterior: Posterior, position: PyTree, batch_size: int | None, 
     batch = jax.tree.map(lambda x: jnp.asarray(x[rows]), posterior.data)
     values = {"log_prior": lambda: posterior.log_prior(posterior.constrain(position))}
     if posterior.log_likelihood is not None:
-        datum = jax.tree.map(lambda x: x[0], batch)
-        values["log_likelihood"] = lambda: posterior.log_likelihood(posterior.constrain(position), datum)
+        datum, likelihood = jax.tree.map(lambda x: x[0], batch), posterior.log_likelihood
+        values["log_likelihood"] = lambda: likelihood(posterior.constrain(position), datum)
     for name, value in values.items():
         shape = jnp.shape(value())
         if shape != ():
@@ -100,7 +100,7 @@ def check_start(posterior: Posterior, position: PyTree, batch_size: int | None, 
     for path, leaf in tree_leaves_with_path(posterior.grad(position, batch)):
         if not bool(jnp.isfinite(leaf).all()):
             raise ValueError(
-                f"the gradient of the log-density in parameter {name_of(path)} is not finite at the start of chain {chain}"
+                f"the log-density's gradient in parameter {name_of(path)} is not finite at the start of chain {chain}"
             )
 
 
@@ -151,6 +151,11 @@ def visit_length(posterior: Posterior, sampler: Sampler, position: PyTree, setti
     if posterior.streamed:
         length = min(length, stream.iterations_held(posterior, settings["chains"], rows))
     return length
+
+
+def x64() -> bool:
+    """Whether JAX computes in double precision."""
+    return jnp.zeros(()).dtype == jnp.float64
 
 
 def describe(schedule: Callable) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def build(
     chains: int,
     thin: int,
     slots: int,
-) -> Callable[..., Visit]:
+) -> Any:
     """Compile ``visit(data, state, keys, begin, end, origin, collect)``.
 
     It runs iterations begin … end−1. The draw of iteration t goes to slot ``(t − origin) // thin``, where the last

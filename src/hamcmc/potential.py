@@ -30,8 +30,8 @@ class Posterior:
         log_likelihood: ``log_likelihood(position, datum) -> scalar``, log p(x_n|θ) of **one** datum; it is vmapped.
             None for a density without data, which `log_prior` then is.
         data: a pytree of arrays with one common leading length N. A ``numpy.memmap`` stays on disk and is streamed.
-        support: where parameters live: one :class:`~hamcmc.support.Support` for all, or a dict from the position's keys;
-            what is not named is real. See :func:`hamcmc.positive` and :func:`hamcmc.bounded`.
+        support: where parameters live: one :class:`~hamcmc.support.Support` for all, or a dict from the position's
+            keys; what is not named is real. See :func:`hamcmc.positive` and :func:`hamcmc.bounded`.
 
     The samplers see *unconstrained* positions (:meth:`unconstrain`); `log_prior` and `log_likelihood` see parameters.
     """

@@ -151,13 +151,14 @@ class Draws:
     ) -> "Draws":
         """A store in a directory, or in memory; a new one where nothing is `written` yet."""
         import zarr
+        from zarr.storage import MemoryStore
 
         chunk = min(chunk_draws(arrays, chains), num_samples)
         if written is not None:
             return cls(zarr.open_group(path, mode="r+"), arrays, chunk, written)
         if path is not None and path.exists():  # killed before its first checkpoint
             shutil.rmtree(path)
-        root = zarr.create_group(path if path is not None else zarr.storage.MemoryStore())
+        root = zarr.create_group(path if path is not None else MemoryStore())
         for group in dict.fromkeys(a.group for a in arrays):
             _create_group(root, group, arrays, chains, num_samples, chunk)
         return cls(root, arrays, chunk, 0)
@@ -242,7 +243,7 @@ def guard_disk(path: Path):
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise RunError(
-                f"no room left on the disk of {path}: what was checkpointed is safe; free some space, then resume the run"
+                f"no room left on the disk of {path}: what was checkpointed is safe; free some space, then resume"
             ) from error
         raise RunError(f"cannot write to {path}: {error.strerror or error}") from error
 
@@ -331,8 +332,9 @@ class Result:
         """An ArviZ InferenceData with the groups ``posterior`` and ``sample_stats``."""
         import arviz as az
 
-        groups = {"posterior": self.posterior, "sample_stats": self.sample_stats}
-        return az.from_dict(**groups, attrs={"inference_library": "hamcmc"})
+        return az.from_dict(
+            posterior=self.posterior, sample_stats=self.sample_stats, attrs={"inference_library": "hamcmc"}
+        )
 
     def summary(self):
         """Weighted means, sds and quantiles, ESS and R-hat: see :func:`hamcmc.diagnostics.summary`."""
@@ -364,6 +366,7 @@ def unpack(arrays: Mapping[str, np.ndarray], prefix: str, like: PyTree) -> PyTre
     for old, new in zip(leaves, found):
         if old.shape != new.shape or old.dtype != new.dtype:
             raise RunError(
-                f"the checkpoint is of another sampler or model: {new.dtype}{new.shape} where {old.dtype}{old.shape} belongs"
+                "the checkpoint is of another sampler or model: "
+                f"{new.dtype}{new.shape} where {old.dtype}{old.shape} belongs"
             )
     return treedef.unflatten(found)

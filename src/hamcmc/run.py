@@ -15,7 +15,7 @@ import numpy as np
 from jax.tree_util import tree_leaves_with_path
 
 from hamcmc import _check, loop, record, samplers, schedules
-from hamcmc.job import Job, batch_size_of, prepare, recorded_schedule
+from hamcmc.job import Job, batch_size_of, prepare, recorded_schedule, x64
 from hamcmc.moments import RunningMoments
 from hamcmc.potential import Posterior, name_of
 from hamcmc.progress import Progress, Status, bar
@@ -154,7 +154,7 @@ def resume(
         raise RunError(f"{path} cannot be resumed: {checkpoint.meta['message']}")
     if posterior.data is not None and posterior.checksum() != asked["data_checksum"]:
         raise RunError(f"{path} was run on other data: their checksum is not the one in run.json")
-    if asked["x64"] != jax.config.jax_enable_x64:
+    if asked["x64"] != x64():
         raise RunError(f"{path} was run with jax_enable_x64={asked['x64']}: set it likewise to resume")
     if sampler is None:
         if asked["options"] is None:

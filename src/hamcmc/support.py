@@ -89,7 +89,8 @@ def of_leaves(support: Support | Mapping[str, Support] | None, position: PyTree)
     unknown = set(support) - set(position)
     if unknown:
         raise ValueError(f"support names {sorted(unknown)}, which the position has not: {sorted(position)}")
-    return {k: jax.tree.map(lambda _, k=k: support.get(k, real), v) for k, v in position.items()}
+    named = dict(support)
+    return {k: jax.tree.map(lambda _, s=named.get(k, real): s, v) for k, v in position.items()}
 
 
 def tree_map(f: Callable, supports: PyTree, *trees: PyTree) -> PyTree:

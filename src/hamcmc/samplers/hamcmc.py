@@ -113,8 +113,8 @@ def quasi_newton(
     """The move that HAMCMC and the naive sampler share, with its options checked.
 
     Returns:
-        ``move(grad, key, theta, memory, slot, order, minibatch, step_size) -> (theta, memory, info)``: a Langevin move of
-        θ, preconditioned by the pairs in `order` (oldest first), whose own pair goes to `slot`.
+        ``move(grad, key, theta, memory, slot, order, minibatch, step_size) -> (theta, memory, info)``: a Langevin move
+        of θ, preconditioned by the pairs in `order` (oldest first), whose own pair goes to `slot`.
     """
     if gamma != "newest":
         _check.positive("gamma", gamma)
