@@ -1,10 +1,11 @@
-"""Argument checks that name the culprit."""
+"""Argument checks that name the culprit. A traced value, whose number is not known yet, passes unchecked."""
 
 import math
 from numbers import Integral
 from typing import Any
 
 import numpy as np
+from jax.core import Tracer
 
 
 def _is_number(value: Any) -> bool:
@@ -13,6 +14,8 @@ def _is_number(value: Any) -> bool:
 
 def positive(name: str, value: Any) -> float:
     """A finite number above zero, as a float."""
+    if isinstance(value, Tracer):
+        return value  # type: ignore[return-value]
     if not (_is_number(value) and math.isfinite(value) and value > 0):
         raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
     return float(value)
@@ -20,6 +23,8 @@ def positive(name: str, value: Any) -> float:
 
 def non_negative(name: str, value: Any) -> float:
     """A finite number not below zero, as a float."""
+    if isinstance(value, Tracer):
+        return value  # type: ignore[return-value]
     if not (_is_number(value) and math.isfinite(value) and value >= 0):
         raise ValueError(f"{name} must be a finite number, 0 or more, got {value!r}")
     return float(value)
@@ -27,6 +32,8 @@ def non_negative(name: str, value: Any) -> float:
 
 def fraction(name: str, value: Any) -> float:
     """A number in [0, 1), as a float."""
+    if isinstance(value, Tracer):
+        return value  # type: ignore[return-value]
     if not (_is_number(value) and 0 <= value < 1):
         raise ValueError(f"{name} must be a number in [0, 1), got {value!r}")
     return float(value)
