@@ -1,0 +1,1 @@
+"""Ratios against peers, measured side by side in one process: ``python -m benchmarks``."""

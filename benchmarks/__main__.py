@@ -1,0 +1,49 @@
+"""``python -m benchmarks [NAME…] [--quick]``: measure, print tables, write ``benchmarks/results/latest.json``."""
+
+import argparse
+import json
+from importlib import import_module
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from benchmarks.measure import Table, machine
+
+NAMES = {"sgld": "sgld", "hamcmc": "quasi_newton", "memory": "memory", "float32": "float32"}
+RESULTS = Path(__file__).parent / "results" / "latest.json"
+
+
+def show(console: Console, table: Table) -> None:
+    """Print a table."""
+    out = RichTable(title=table.title, title_justify="left")
+    for column in table.rows[0]:
+        out.add_column(column, justify="right")
+    for row in table.rows:
+        out.add_row(*(f"{v:,}" if isinstance(v, int) else str(v) for v in row.values()))
+    console.print(out)
+
+
+def main() -> None:
+    """Run the benchmarks that were asked for, or all."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(NAMES)}; default: all")
+    parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds")
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(NAMES)
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+
+    console = Console()
+    results = {"quick": arguments.quick, "machine": machine(), "tables": []}
+    RESULTS.parent.mkdir(exist_ok=True)
+    for name in arguments.names or NAMES:
+        for table in import_module(f"benchmarks.{NAMES[name]}").run(arguments.quick):
+            show(console, table)
+            results["tables"].append(table._asdict())
+            RESULTS.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    console.print(f"Written to {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""HAMCMC per iteration, against two gradients on a minibatch and against SGLD."""
+
+import hamcmc
+from benchmarks.measure import Table, interleave, microseconds, ratio
+from benchmarks.problems import SIZES, ours, problem, two_gradients
+
+
+def run(quick: bool) -> list[Table]:
+    """Every memory size in the loop that `sample` runs."""
+    rows = []
+    for dimension in [2, 100, 1000] if quick else SIZES:
+        p = problem(dimension)
+        samplers = {m: hamcmc.hamcmc(p.posterior.grad, memory=m) for m in (2, 3, 5)}
+        bursts = {"gradients": two_gradients(p), "sgld": ours(p, hamcmc.sgld(p.posterior.grad))}
+        bursts |= {f"M={m}": ours(p, sampler) for m, sampler in samplers.items()}
+        t = interleave(bursts, 7 if quick else 21)
+        rows += [
+            {
+                "D": dimension,
+                "n": p.batch_size,
+                "M": m,
+                "hamcmc, µs": microseconds(t[f"M={m}"], p.iterations),
+                "two gradients (goal ≤ 1.1)": ratio(t[f"M={m}"], t["gradients"]),
+                "SGLD (goal ≤ 2.1, D ≥ 100)": ratio(t[f"M={m}"], t["sgld"]),
+            }
+            for m in samplers
+        ]
+    return [Table("HAMCMC per iteration against two gradients and against SGLD", rows)]

@@ -1,0 +1,33 @@
+"""SGLD per iteration, against BlackJAX's SGLD."""
+
+import blackjax
+
+import hamcmc
+from benchmarks.measure import Table, interleave, microseconds, ratio
+from benchmarks.problems import SIZES, STEP_SIZE, bare, blackjax_sgld, ours, problem
+
+
+def run(quick: bool) -> list[Table]:
+    """The whole loop against theirs, and kernel against kernel."""
+    rows = []
+    for dimension in [2, 100, 1000] if quick else SIZES:
+        p = problem(dimension)
+        sampler, peer = hamcmc.sgld(p.posterior.grad), blackjax.sgld(p.posterior.grad)
+        bursts = {
+            "ours": ours(p, sampler),
+            "peer": blackjax_sgld(p),
+            "our kernel": bare(p, lambda k, s, b, f=sampler.step: f(k, s, b, STEP_SIZE)[0], sampler.init(p.start)),
+            "peer's kernel": bare(p, lambda k, s, b, f=peer.step: f(k, s, b, STEP_SIZE), p.start),
+        }
+        t = interleave(bursts, 7 if quick else 21)
+        rows.append(
+            {
+                "D": dimension,
+                "n": p.batch_size,
+                "hamcmc, µs": microseconds(t["ours"], p.iterations),
+                "BlackJAX, µs": microseconds(t["peer"], p.iterations),
+                "ratio (goal ≤ 1.0)": ratio(t["ours"], t["peer"]),
+                "kernel alone": ratio(t["our kernel"], t["peer's kernel"]),
+            }
+        )
+    return [Table("SGLD per iteration against BlackJAX's SGLD", rows)]
