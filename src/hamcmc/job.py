@@ -1,5 +1,6 @@
 """A run about to start: its input checked, its settings complete, its chains at their start."""
 
+import json
 import platform
 from collections.abc import Callable
 from dataclasses import asdict
@@ -46,8 +47,7 @@ def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callabl
     """Check everything that can be checked before the first step, and complete the settings."""
     keys = loop.keys(settings["seed"], settings["chains"])
     positions = [posterior.unconstrain(parameters(init, key)) for key in keys.start]
-    for chain, position in enumerate(positions):
-        check_start(posterior, position, settings["batch_size"], chain)
+    check_start(posterior, positions, settings["batch_size"])
     state = jax.vmap(sampler.init)(jax.tree.map(lambda *x: jnp.stack(x), *positions))
     total = settings["warmup"] + settings["num_samples"] * settings["thin"]
     if total >= 2**31:
@@ -58,50 +58,63 @@ def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callabl
         "step_sizes": schedules.fingerprint(schedule, total),
         "arrays": recorded(posterior, sampler, positions[0], settings),
         "visit": settings.get("visit") or visit_length(posterior, sampler, positions[0], settings),
-        "data_checksum": None if posterior.data is None else posterior.checksum(),
+        "data_checksum": settings.get("data_checksum") or checksum(posterior),
         "data_size": posterior.size,
         "x64": x64(),
         "versions": {"python": platform.python_version()} | {p: version(p) for p in ("hamcmc", "jax", "numpy", "zarr")},
     }
-    return Job(posterior, sampler, schedule, state, keys, settings | found)
+    return Job(posterior, sampler, schedule, state, keys, json.loads(json.dumps(settings | found, default=plain)))
 
 
 def parameters(init: Any, key: jax.Array) -> PyTree:
     """The start of one chain, as floating point arrays; raises with the name of a leaf at fault."""
     given = init(key) if callable(init) else init
+    names = set()
     for path, leaf in tree_leaves_with_path(given):
-        array = np.asarray(leaf)
-        if array.dtype.kind != "f" and jnp.asarray(leaf).dtype != jnp.bfloat16:
-            raise ValueError(f"parameter {name_of(path)} must be floating point, got {array.dtype} in init")
+        name, array = name_of(path), np.asarray(leaf)
+        if name in names or name in ("chain", "draw") or "/" in name:
+            raise ValueError(f"parameter {name} must have a name of its own, without '/', other than chain and draw")
+        names.add(name)
+        if array.dtype.kind != "f":
+            raise ValueError(f"parameter {name} must be floating point, got {array.dtype} in init")
         if array.size == 0:
-            raise ValueError(f"parameter {name_of(path)} is empty in init")
+            raise ValueError(f"parameter {name} is empty in init")
         if not np.isfinite(array).all():
-            raise ValueError(f"parameter {name_of(path)} is not finite in init")
-    if not jax.tree.leaves(given):
+            raise ValueError(f"parameter {name} is not finite in init")
+    if not names:
         raise ValueError("init has no parameters")
     return jax.tree.map(jnp.asarray, given)
 
 
-def check_start(posterior: Posterior, position: PyTree, batch_size: int | None, chain: int) -> None:
-    """The log-density is a finite scalar with a finite gradient at the start."""
-    rows = np.arange(min(batch_size or posterior.size, posterior.size))
-    batch = jax.tree.map(lambda x: jnp.asarray(x[rows]), posterior.data)
-    values = {"log_prior": lambda: posterior.log_prior(posterior.constrain(position))}
-    if posterior.log_likelihood is not None:
-        datum, likelihood = jax.tree.map(lambda x: x[0], batch), posterior.log_likelihood
-        values["log_likelihood"] = lambda: likelihood(posterior.constrain(position), datum)
-    for name, value in values.items():
-        shape = jnp.shape(value())
-        if shape != ():
-            hint = " of one datum" if name == "log_likelihood" else ""
-            raise ValueError(f"{name} must return a scalar{hint}, got shape {shape}")
-        if not bool(jnp.isfinite(value())):
-            raise ValueError(f"{name} is {float(value())} at the start of chain {chain}: choose another init")
-    for path, leaf in tree_leaves_with_path(posterior.grad(position, batch)):
-        if not bool(jnp.isfinite(leaf).all()):
-            raise ValueError(
-                f"the log-density's gradient in parameter {name_of(path)} is not finite at the start of chain {chain}"
-            )
+def check_start(posterior: Posterior, positions: list[PyTree], batch_size: int | None) -> None:
+    """The log-density is a finite scalar with a finite gradient where each chain starts, on the first minibatch."""
+    batch = jax.tree.map(lambda x: jnp.asarray(x[: batch_size or posterior.size]), posterior.data)
+
+    def values(position, batch):
+        theta = posterior.constrain(position)
+        found = {"log_prior": posterior.log_prior(theta)}
+        if posterior.log_likelihood is not None:
+            found["log_likelihood"] = jax.vmap(posterior.log_likelihood, (None, 0))(theta, batch)
+        return found
+
+    for name, value in jax.eval_shape(values, positions[0], batch).items():
+        rows = (1,) if name == "log_likelihood" else ()
+        if len(value.shape) != len(rows):
+            of = " of one datum" if rows else ""
+            raise ValueError(f"{name} must return a scalar{of}, got shape {value.shape[len(rows) :]}")
+    evaluate = jax.jit(lambda position, batch: (values(position, batch), posterior.grad(position, batch)))
+    for chain, position in enumerate(positions):
+        found, grad = evaluate(position, batch)
+        for name, value in found.items():
+            bad = np.ravel(value)[~np.isfinite(np.ravel(value))]
+            if bad.size:
+                raise ValueError(f"{name} is {bad[0]} at the start of chain {chain}: choose another init")
+        for path, leaf in tree_leaves_with_path(grad):
+            if not np.isfinite(leaf).all():
+                raise ValueError(
+                    f"the log-density's gradient in parameter {name_of(path)} is not finite at the start of "
+                    f"chain {chain}: choose another init"
+                )
 
 
 def batch_size_of(value: Any, posterior: Posterior) -> int | None:
@@ -151,6 +164,30 @@ def visit_length(posterior: Posterior, sampler: Sampler, position: PyTree, setti
     if posterior.streamed:
         length = min(length, stream.iterations_held(posterior, settings["chains"], rows))
     return length
+
+
+def checksum(posterior: Posterior) -> str | None:
+    """Of the posterior's data; None where it has none."""
+    return None if posterior.data is None else posterior.checksum()
+
+
+def plain(value: Any) -> Any:
+    """For JSON: array scalars as numbers, anything else by its text."""
+    return value.item() if getattr(value, "ndim", None) == 0 else str(value)
+
+
+def storable(options: dict[str, Any]) -> dict[str, Any] | None:
+    """A sampler's options as JSON gives them back; None where one is an array or a function, which it cannot hold."""
+
+    def number(value):
+        if getattr(value, "ndim", None) != 0:
+            raise TypeError
+        return value.item()
+
+    try:
+        return json.loads(json.dumps(options, default=number))
+    except TypeError:
+        return None
 
 
 def x64() -> bool:

@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
+from jax.tree_util import tree_leaves_with_path
 
 from hamcmc import _check, minibatch
-from hamcmc.potential import Posterior
+from hamcmc.potential import Posterior, name_of
 
 PyTree = Any
 
@@ -37,19 +38,23 @@ def find_mode(
         which is where the sampler moves.
     """
     _check.at_least("iterations", iterations, 1)
+    _check.positive("tolerance", tolerance)
     data = posterior.data
     if batch_size is not None:
-        n = min(_check.at_least("batch_size", batch_size, 1), posterior.size)
+        n = _check.at_least("batch_size", batch_size, 1)
+        if n > posterior.size:
+            raise ValueError(f"batch_size {n} is larger than the data: {posterior.size} rows")
         rows = minibatch.draw(jax.random.key(seed), jnp.int32(0), posterior.size, n, replace=False)
         data = minibatch.gather(data, jax.device_get(rows) if posterior.streamed else rows)
     elif posterior.streamed:
         raise ValueError("find_mode on streamed data needs batch_size: the data may not fit in memory")
 
     solver = optax.lbfgs()
+    mirror = posterior.mirror or (lambda x: x)  # a mirrored density is symmetric: L-BFGS may cross the edge
 
     @jax.jit
     def solve(position, data):
-        potential = lambda x: -posterior.log_density(x, data)
+        potential = lambda x: -posterior.log_density(mirror(x), data)
         value_and_grad = optax.value_and_grad_from_state(potential)
         target = tolerance * jnp.maximum(1, optax.tree.norm(jax.grad(potential)(position)))
 
@@ -62,4 +67,9 @@ def find_mode(
         more = lambda c: (c[2] < iterations) & (c[3] > target)
         return lax.while_loop(more, step, (position, solver.init(position), 0, jnp.inf))[0]
 
-    return posterior.constrain(solve(posterior.unconstrain(parameters), data))
+    start = posterior.unconstrain(jax.tree.map(jnp.asarray, parameters))
+    found = posterior.constrain(mirror(solve(start, data)))
+    for path, leaf in tree_leaves_with_path(found):
+        if not bool(jnp.isfinite(leaf).all()):
+            raise ValueError(f"find_mode left the finite numbers in parameter {name_of(path)}: start elsewhere")
+    return found

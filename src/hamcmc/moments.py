@@ -32,11 +32,6 @@ class RunningMoments:
             self.squares[i] = self.squares[i] + square + delta**2 * (self.weight * w / total)
         self.weight = total
 
-    def summary(self) -> dict[str, np.ndarray]:
-        """``mean.NAME`` and ``variance.NAME``."""
-        out = {f"mean.{n}": m for n, m in zip(self.names, self.means)}
-        return out | {f"variance.{n}": s / (self.weight or 1.0) for n, s in zip(self.names, self.squares)}
-
     def pack(self) -> dict[str, np.ndarray]:
         """All of it as named arrays, for a checkpoint."""
         return {"moments.weight": np.asarray(self.weight)} | {
@@ -50,3 +45,11 @@ class RunningMoments:
         self.weight = float(arrays["moments.weight"])
         self.means = [arrays[f"moments.mean.{n}"] for n in self.names]
         self.squares = [arrays[f"moments.square.{n}"] for n in self.names]
+
+
+def summary(packed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """``mean.NAME`` and ``variance.NAME`` from what :meth:`RunningMoments.pack` gave; NaN where nothing was added."""
+    weight = float(packed["moments.weight"]) or np.nan
+    of = lambda kind: {k.removeprefix(kind): v for k, v in packed.items() if k.startswith(kind)}
+    means = {f"mean.{n}": m + 0 * weight for n, m in of("moments.mean.").items()}
+    return means | {f"variance.{n}": s / weight for n, s in of("moments.square.").items()}

@@ -7,6 +7,7 @@ The paper writes U(θ) = −[log p(θ) + Σ_n log p(x_n|θ)] and Ũ for its esti
 
 import hashlib
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -31,7 +32,7 @@ class Posterior:
             None for a density without data, which `log_prior` then is.
         data: a pytree of arrays with one common leading length N. A ``numpy.memmap`` stays on disk and is streamed.
         support: where parameters live: one :class:`~hamcmc.support.Support` for all, or a dict from the position's
-            keys; what is not named is real. See :func:`hamcmc.positive` and :func:`hamcmc.bounded`.
+            keys (nested as it is); what is not named is real. See :func:`hamcmc.positive` and :func:`hamcmc.bounded`.
 
     The samplers see *unconstrained* positions (:meth:`unconstrain`); `log_prior` and `log_likelihood` see parameters.
     """
@@ -42,7 +43,7 @@ class Posterior:
         log_likelihood: Callable[[PyTree, PyTree], Array] | None = None,
         data: PyTree = None,
         *,
-        support: Support | Mapping[str, Support] | None = None,
+        support: Support | Mapping[str, Any] | None = None,
     ):
         if (log_likelihood is None) != (data is None):
             raise ValueError("log_likelihood and data belong together: give both or neither")
@@ -87,14 +88,22 @@ class Posterior:
         return self._over_all_data(position, batch_size)[0]
 
     def _over_all_data(self, position: PyTree, batch_size: int) -> tuple[Array, PyTree]:
-        value, grad = _value_and_grad(self._log_prior)(position)
+        value, grad = self._prior_value_and_grad(position)
         for start in range(0, self.size, batch_size):
             part = jax.tree.map(lambda x, start=start: jnp.asarray(x[start : start + batch_size]), self.data)
             n = min(batch_size, self.size - start)
-            mean, g = _value_and_grad(self._mean)(position, part)
+            mean, g = self._mean_value_and_grad(position, part)
             value = value + n * mean
             grad = jax.tree.map(lambda a, b, n=n: a + n * b, grad, g)
         return value, grad
+
+    @cached_property
+    def _prior_value_and_grad(self) -> Callable:
+        return jax.jit(jax.value_and_grad(self._log_prior))
+
+    @cached_property
+    def _mean_value_and_grad(self) -> Callable:
+        return jax.jit(jax.value_and_grad(self._mean))
 
     def _log_prior(self, position: PyTree) -> Array:
         jacobian = _support.tree_map(lambda s, u: jnp.sum(s.log_jacobian(u)), self._supports(position), position)
@@ -127,8 +136,7 @@ class Posterior:
     @property
     def mirror(self) -> Callable[[PyTree], PyTree] | None:
         """Folds a position back into the mirrored supports; None where no parameter is mirrored."""
-        given = [self.support] if isinstance(self.support, Support) else list((self.support or {}).values())
-        if not any(s.mirror for s in given):
+        if not any(s.mirror for s in _leaves(self.support)):
             return None
         return lambda position: _support.tree_map(
             lambda s, u: s.mirror(u) if s.mirror else u, self._supports(position), position
@@ -156,10 +164,6 @@ def name_of(path: tuple) -> str:
 
 def _leaves(supports: PyTree) -> list[Support]:
     return jax.tree.leaves(supports, is_leaf=lambda x: isinstance(x, Support))
-
-
-def _value_and_grad(f: Callable) -> Callable:
-    return jax.jit(jax.value_and_grad(f))
 
 
 def _blocks(leaf: Any):

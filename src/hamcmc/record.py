@@ -26,6 +26,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from hamcmc import moments
+
 PyTree = Any
 MAGIC = b"hamcmc checkpoint 1\n"
 CHUNK_BYTES = 4 * 2**20
@@ -52,37 +54,50 @@ class Checkpoint(NamedTuple):
 
 
 class Directory:
-    """A run's directory, open for writing by one process."""
+    """A run's directory, open for writing by one process until the end of a ``with`` block."""
 
-    def __init__(self, path: Path, settings: dict[str, Any]):
-        self.path, self.settings = path, settings
+    def __init__(self, path: Path):
+        self.path = path
         self._lock = _lock(path)
+
+    def __enter__(self) -> "Directory":
+        return self
+
+    def __exit__(self, *_) -> None:
+        os.close(self._lock)
 
     @classmethod
     def create(cls, path: str | os.PathLike, settings: dict[str, Any], *, overwrite: bool = False) -> "Directory":
         """Make a new run directory; an existing one is replaced only if asked to, and only if it is a run."""
         path = Path(path)
-        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-            if not overwrite:
-                raise RunError(f"{path} exists already: choose another directory, resume it, or ask to overwrite it")
-            if not (path / "run.json").is_file():
-                raise RunError(f"{path} exists and is not a run: it will not be overwritten")
-            with guard_disk(path):
-                shutil.rmtree(path)
+        exists = f"{path} exists already: choose another directory, resume it, or ask to overwrite it"
+        if path.exists() and not path.is_dir():
+            raise RunError(exists)
         with guard_disk(path):
             path.mkdir(parents=True, exist_ok=True)
-            write_atomically(path / "run.json", (json.dumps(settings, indent=2) + "\n").encode())
-        return cls(path, settings)
+        directory = cls(path)
+        try:
+            found = {file.name for file in path.iterdir()} - {"run.json.partial"}  # of a start that was killed
+            if found and not overwrite:
+                raise RunError(exists)
+            if found and "run.json" not in found:
+                raise RunError(f"{path} exists and is not a run: it will not be overwritten")
+            with guard_disk(path):
+                for name in ("checkpoint", "events.jsonl"):
+                    (path / name).unlink(missing_ok=True)
+                _remove_tree(path / "draws.zarr")
+                write_atomically(path / "run.json", (json.dumps(settings, indent=2) + "\n").encode())
+        except BaseException:
+            directory.__exit__()
+            raise
+        return directory
 
     @classmethod
     def open(cls, path: str | os.PathLike) -> "Directory":
         """Open an existing run to continue it."""
         path = Path(path)
-        return cls(path, read_settings(path))
-
-    def close(self) -> None:
-        """Let another process have it."""
-        os.close(self._lock)
+        read_settings(path)
+        return cls(path)
 
     def log(self, event: str, **facts: Any) -> None:
         """Append a line to the log of events."""
@@ -92,8 +107,9 @@ class Directory:
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint."""
+        meta = checkpoint.meta | {"run_json": _digest_of_settings(self.path)}
         with guard_disk(self.path):
-            write_atomically(self.path / "checkpoint", encode(checkpoint))
+            write_atomically(self.path / "checkpoint", encode(checkpoint._replace(meta=meta)))
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -113,7 +129,16 @@ def read_settings(path: Path) -> dict[str, Any]:
 def read_checkpoint(path: Path) -> Checkpoint | None:
     """The checkpoint, verified; None if there is none yet."""
     file = path / "checkpoint"
-    return decode(file.read_bytes(), str(file)) if file.is_file() else None
+    if not file.is_file():
+        return None
+    checkpoint = decode(file.read_bytes(), str(file))
+    if checkpoint.meta["run_json"] != _digest_of_settings(path):
+        raise RunError(f"{path / 'run.json'} is not the one that {file} was made with: it was edited or replaced")
+    return checkpoint
+
+
+def _digest_of_settings(path: Path) -> str:
+    return hashlib.sha256((path / "run.json").read_bytes()).hexdigest()
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -140,8 +165,8 @@ def decode(content: bytes, name: str) -> Checkpoint:
 class Draws:
     """The store of draws: arrays of their final size, filled from the front."""
 
-    def __init__(self, root: Any, arrays: list[Array], chunk: int, written: int):
-        self.root, self.arrays, self.chunk = root, arrays, chunk
+    def __init__(self, path: Path | None, root: Any, arrays: list[Array], chunk: int, written: int):
+        self.path, self.root, self.arrays, self.chunk = path, root, arrays, chunk
         self.written, self.pending = written, 0
         self._buffer: list[dict[str, np.ndarray]] = []
 
@@ -154,14 +179,15 @@ class Draws:
         from zarr.storage import MemoryStore
 
         chunk = min(chunk_draws(arrays, chains), num_samples)
-        if written is not None:
-            return cls(zarr.open_group(path, mode="r+"), arrays, chunk, written)
-        if path is not None and path.exists():  # killed before its first checkpoint
-            shutil.rmtree(path)
-        root = zarr.create_group(path if path is not None else MemoryStore())
-        for group in dict.fromkeys(a.group for a in arrays):
-            _create_group(root, group, arrays, chains, num_samples, chunk)
-        return cls(root, arrays, chunk, 0)
+        if path is not None and written is not None:
+            return cls(path, _open_store(path, arrays, written, "r+"), arrays, chunk, written)
+        with guard_disk(path):
+            if path is not None:
+                _remove_tree(path)  # of a run killed before its first checkpoint
+            root = zarr.create_group(path if path is not None else MemoryStore())
+            for group in dict.fromkeys(a.group for a in arrays):
+                _create_group(root, group, arrays, chains, num_samples, chunk)
+        return cls(path, root, arrays, chunk, 0)
 
     def append(self, draws: dict[str, np.ndarray]) -> None:
         """Take draws as (draw, chain, …) by ``group/name``, and write once a chunk is full."""
@@ -180,21 +206,44 @@ class Draws:
         for a in self.arrays:
             key = f"{a.group}/{a.name}"
             block = np.concatenate([b[key] for b in self._buffer])
-            self.root[key][:, self.written : end] = np.moveaxis(block, 0, 1)
+            with guard_disk(self.path):
+                self.root[key][:, self.written : end] = np.moveaxis(block, 0, 1)
         self._buffer, self.written, self.pending = [], end, 0
 
     def cut(self) -> None:
         """Drop the room for draws that will never come."""
         for a in [*self.arrays, *(Array(g, "draw", (), "") for g in {a.group for a in self.arrays})]:
-            array = self.root[f"{a.group}/{a.name}"]
-            array.resize((self.written,) if a.name == "draw" else (array.shape[0], self.written, *a.shape))
+            with guard_disk(self.path):
+                array = self.root[f"{a.group}/{a.name}"]
+                array.resize((self.written,) if a.name == "draw" else (array.shape[0], self.written, *a.shape))
 
-    def put_moments(self, moments: Mapping[str, np.ndarray]) -> None:
+    def put_moments(self, summary: Mapping[str, np.ndarray]) -> None:
         """Write running means and variances: (chain, …) each."""
-        group = self.root.create_group("moments", overwrite=True)
-        for name, value in moments.items():
-            dims = ("chain", *(f"{name}_dim_{i}" for i in range(value.ndim - 1)))
-            group.create_array(name, data=value, dimension_names=dims)
+        with guard_disk(self.path):
+            group = self.root.create_group("moments", overwrite=True)
+            for name, value in summary.items():
+                dims = ("chain", *(f"{name}_dim_{i}" for i in range(value.ndim - 1)))
+                group.create_array(name, data=value, dimension_names=dims)
+
+
+def _open_store(path: Path, arrays: list[Array], draws: int, mode: Any) -> Any:
+    """The store of a run, which has every array with at least `draws` draws."""
+    import zarr
+
+    try:
+        root = zarr.open_group(path, mode=mode)
+        for a in arrays:
+            room = root[f"{a.group}/{a.name}"].shape[1]  # type: ignore[union-attr]
+            if room < draws:
+                raise ValueError(f"{a.name} has {room} draws of {draws}")
+    except (OSError, KeyError, ValueError) as error:
+        raise RunError(f"{path} is missing or damaged: {error}") from error
+    return root
+
+
+def _remove_tree(path: Path) -> None:
+    if path.exists():
+        shutil.rmtree(path)
 
 
 def chunk_draws(arrays: list[Array], chains: int) -> int:
@@ -236,7 +285,7 @@ def write_atomically(file: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def guard_disk(path: Path):
+def guard_disk(path: Path | None):
     """Turn an operating system's refusal to write into a message."""
     try:
         yield
@@ -252,9 +301,11 @@ def _lock(path: Path) -> int:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         os.close(descriptor)
         raise RunError(f"{path} is being written by another process") from error
+    except OSError:
+        pass  # a file system without locks
     return descriptor
 
 
@@ -266,24 +317,20 @@ class Result:
         meta: how far it got: iteration, draws, seconds, gradients, status.
     """
 
-    def __init__(self, root: Any, settings: dict[str, Any], meta: dict[str, Any], moments: Mapping[str, np.ndarray]):
-        self._root, self.settings, self.meta, self._moments = root, settings, meta, moments
+    def __init__(self, root: Any, settings: dict[str, Any], meta: dict[str, Any], summary: Mapping[str, np.ndarray]):
+        self._root, self.settings, self.meta, self._moments = root, settings, meta, summary
 
     @classmethod
     def open(cls, path: str | os.PathLike) -> "Result":
         """Read a run directory, also while it is being written."""
-        import zarr
-
         path = Path(path)
         settings = read_settings(path)
         checkpoint = read_checkpoint(path)
         if checkpoint is None:
             raise RunError(f"{path} has no draws yet: its first checkpoint is still to come")
-        try:
-            root = zarr.open_group(path / "draws.zarr", mode="r")
-        except (FileNotFoundError, ValueError) as error:
-            raise RunError(f"{path / 'draws.zarr'} is missing or damaged: {error}") from error
-        return cls(root, settings, checkpoint.meta, _moments(checkpoint.arrays))
+        arrays = [Array(**a) for a in settings["arrays"]]
+        root = _open_store(path / "draws.zarr", arrays, checkpoint.meta["draws"], "r")
+        return cls(root, settings, checkpoint.meta, moments.summary(checkpoint.arrays))
 
     @property
     def draws(self) -> int:
@@ -316,7 +363,10 @@ class Result:
 
     @property
     def mean(self) -> dict[str, np.ndarray]:
-        """Σ ε θ / Σ ε over **all** iterations after warm-up, not only stored ones; over all chains."""
+        """Σ ε θ / Σ ε over **all** iterations after warm-up, not only stored ones; over all chains.
+
+        NaN before the first of them. A run that failed counts those up to the last visit that was good.
+        """
         return {n: self._moments[f"mean.{n}"].mean(0) for n in self._names()}
 
     @property
@@ -341,14 +391,6 @@ class Result:
         from hamcmc.diagnostics import summary
 
         return summary(self)
-
-
-def _moments(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Means and variances from a checkpoint's running moments."""
-    weight = float(arrays["moments.weight"]) or 1.0
-    squares = {k.removeprefix("moments.square."): v for k, v in arrays.items() if k.startswith("moments.square.")}
-    means = {f"mean.{n}": arrays[f"moments.mean.{n}"] for n in squares}
-    return means | {f"variance.{n}": v / weight for n, v in squares.items()}
 
 
 def pack(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:

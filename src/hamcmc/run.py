@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_leaves_with_path
 
-from hamcmc import _check, loop, record, samplers, schedules
-from hamcmc.job import Job, batch_size_of, prepare, recorded_schedule, x64
+from hamcmc import _check, loop, moments, record, samplers, schedules
+from hamcmc.job import Job, batch_size_of, checksum, prepare, recorded_schedule, storable, x64
 from hamcmc.moments import RunningMoments
 from hamcmc.potential import Posterior, name_of
 from hamcmc.progress import Progress, Status, bar
@@ -31,11 +31,12 @@ class Interrupted(KeyboardInterrupt):
 
     Attributes:
         signal: its number; a shell expects the exit code 128 + signal.
+        result: the draws so far.
     """
 
-    def __init__(self, message: str, number: int):
+    def __init__(self, message: str, number: int, result: Result):
         super().__init__(message)
-        self.signal = number
+        self.signal, self.result = number, result
 
 
 class NonFinite(RunError):
@@ -110,18 +111,23 @@ def sample(
         "chains": _check.at_least("chains", chains, 1),
         "seed": _check.at_least("seed", seed, 0),
         "store_gradients": bool(store_gradients),
-        "options": options if isinstance(sampler, str) else None,
+        "options": storable(options) if isinstance(sampler, str) else None,
         "notes": dict(notes or {}),
     }
+    _check.non_negative("checkpoint_seconds", checkpoint_seconds)
     if store_gradients and posterior.streamed:
         raise ValueError("store_gradients is not available for streamed (memory-mapped) data")
     if isinstance(sampler, str):
         sampler = samplers.build(sampler, posterior, **options)
+    elif not isinstance(sampler, Sampler):
+        raise ValueError(f"sampler must be a name or a hamcmc.Sampler, got {sampler!r}")
     elif options:
         raise ValueError(f"{', '.join(options)}: options go with a sampler given by name, not with one made by hand")
     job = prepare(posterior, sampler, init, schedules.as_schedule(step_size), settings)
-    directory = None if out is None else Directory.create(out, job.settings, overwrite=overwrite)
-    return _Run(job, directory, None).to_the_end(checkpoint_seconds, progress)
+    if out is None:
+        return _Run(job, None, None).to_the_end(checkpoint_seconds, progress)
+    with Directory.create(out, job.settings, overwrite=overwrite) as directory:
+        return _Run(job, directory, None).to_the_end(checkpoint_seconds, progress)
 
 
 def resume(
@@ -145,29 +151,29 @@ def resume(
         checkpoint_seconds: time between checkpoints.
         progress: as in :func:`sample`.
     """
+    _check.non_negative("checkpoint_seconds", checkpoint_seconds)
     path = Path(out)
-    asked = record.read_settings(path)
-    checkpoint = record.read_checkpoint(path)
-    if checkpoint and checkpoint.meta["status"] == "complete":
-        return Result.open(path)
-    if checkpoint and checkpoint.meta["status"] == "failed":
-        raise RunError(f"{path} cannot be resumed: {checkpoint.meta['message']}")
-    if posterior.data is not None and posterior.checksum() != asked["data_checksum"]:
-        raise RunError(f"{path} was run on other data: their checksum is not the one in run.json")
-    if asked["x64"] != x64():
-        raise RunError(f"{path} was run with jax_enable_x64={asked['x64']}: set it likewise to resume")
-    if sampler is None:
-        if asked["options"] is None:
-            raise RunError(f"{path} was run with a sampler made by hand: give it to resume")
-        sampler = samplers.build(asked["sampler"]["sampler"], posterior, **asked["options"])
-    job = prepare(posterior, sampler, init, recorded_schedule(asked["step_size"], step_size, path), asked)
-    for key, what in (("sampler", "sampler"), ("step_sizes", "step_size"), ("arrays", "model")):
-        if job.settings[key] != asked[key]:
-            raise RunError(f"{path} was run with another {what}: {asked[key]} then, {job.settings[key]} now")
-    directory = Directory.open(path)
-    with guard_disk(path):
-        record.remove_partial_writes(path)
-    return _Run(job._replace(settings=asked), directory, checkpoint).to_the_end(checkpoint_seconds, progress)
+    with Directory.open(path) as directory:
+        asked, checkpoint = record.read_settings(path), record.read_checkpoint(path)
+        if checkpoint and checkpoint.meta["status"] == "complete":
+            return Result.open(path)
+        if checkpoint and checkpoint.meta["status"] == "failed":
+            raise RunError(f"{path} cannot be resumed: {checkpoint.meta['message']}")
+        if asked["x64"] != x64():
+            raise RunError(f"{path} was run with jax_enable_x64={asked['x64']}: set it likewise to resume")
+        if checksum(posterior) != asked["data_checksum"]:
+            raise RunError(f"{path} was run on other data: their checksum is not the one in run.json")
+        if sampler is None:
+            if asked["options"] is None:
+                raise RunError(f"{path} was run with a sampler that run.json cannot hold: give it to resume")
+            sampler = samplers.build(asked["sampler"]["sampler"], posterior, **asked["options"])
+        job = prepare(posterior, sampler, init, recorded_schedule(asked["step_size"], step_size, path), asked)
+        for key, what in (("sampler", "sampler"), ("step_sizes", "step_size"), ("arrays", "model")):
+            if job.settings[key] != asked[key]:
+                raise RunError(f"{path} was run with another {what}: {asked[key]} then, {job.settings[key]} now")
+        with guard_disk(path):
+            record.remove_partial_writes(path)
+        return _Run(job._replace(settings=asked), directory, checkpoint).to_the_end(checkpoint_seconds, progress)
 
 
 class _Run:
@@ -183,15 +189,14 @@ class _Run:
             self.t, self.seconds = checkpoint.meta["iteration"], checkpoint.meta["seconds"]
             self.state = jax.tree.map(jnp.array, record.unpack(checkpoint.arrays, "state", job.state))
             self.moments.unpack(checkpoint.arrays)
-        with self._guard():
-            self.draws = Draws.open(
-                None if directory is None else directory.path / "draws.zarr",
-                job.arrays,
-                s["chains"],
-                s["num_samples"],
-                written=None if checkpoint is None else checkpoint.meta["draws"],
-            )
-        self.slots = self.draws.chunk
+        self.draws = Draws.open(
+            None if directory is None else directory.path / "draws.zarr",
+            job.arrays,
+            s["chains"],
+            s["num_samples"],
+            written=None if checkpoint is None else checkpoint.meta["draws"],
+        )
+        self.slots = min(self.draws.chunk, max(1, s["visit"] // s["thin"]))
         self.visit = loop.build(
             job.posterior,
             job.sampler,
@@ -217,27 +222,25 @@ class _Run:
             replace=s["replace"],
             length=s["visit"],
         )
-        try:
-            with _signals() as received, _shown(progress, s) as show, batches, self._guard():
-                if self.t == 0:
+        with _signals() as received, _shown(progress, s) as show, batches:
+            if self.t == 0:
+                self.save("running")
+            self.log("start", iteration=self.t)
+            saved = time.monotonic()
+            while self.t < total and not received:
+                show(self.advance(batches))
+                if self.t < total and time.monotonic() - saved >= checkpoint_seconds:
                     self.save("running")
-                self.log("start", iteration=self.t)
-                saved = time.monotonic()
-                while self.t < total:
-                    show(self.advance(batches))
-                    due = time.monotonic() - saved >= checkpoint_seconds
-                    if (due or received) and self.t < total:
-                        self.save("running")
-                        saved = time.monotonic()
-                    if received and self.t < total:
-                        raise self.interrupted(received[0])
+                    saved = time.monotonic()
+            if self.t == total:
                 self.draws.flush()
-                self.draws.put_moments(self.moments.summary())
+                self.draws.put_moments(moments.summary(self.moments.pack()))
                 self.save("complete")
                 self.log("complete", iteration=self.t, seconds=round(self.seconds, 3))
-        finally:
-            if self.directory:
-                self.directory.close()
+            else:
+                self.save("running")
+            if received:
+                raise self.interrupted(received[0])
         return self.result("complete")
 
     def next_visit(self, t: int) -> tuple[int, int]:
@@ -273,7 +276,8 @@ class _Run:
         self.state, self.t = v.state, end
         self.seconds += lasted
         done = (end - origin) // s["thin"] if recording else 0
-        self.draws.append(self.named(v, origin, done))
+        if done:
+            self.draws.append(self.named(v, origin, done))
         if recording:
             self.moments.add(v.moments)
         accepted = getattr(v.infos, "pairs_accepted", None)
@@ -332,19 +336,21 @@ class _Run:
 
     def result(self, status: str, **more: Any) -> Result:
         """The draws so far."""
-        return Result(self.draws.root, self.job.settings, self.meta(status, **more), self.moments.summary())
+        summary = moments.summary(self.moments.pack())
+        return Result(self.draws.root, self.job.settings, self.meta(status, **more), summary)
 
     def interrupted(self, number: int) -> Interrupted:
         """What to raise on a signal."""
         name = signal.Signals(number).name
         self.log("interrupted", signal=name, iteration=self.t)
-        where = f"iteration {self.t:,} of {self.job.total:,}"
-        if self.directory is None:
-            return Interrupted(f"stopped by {name} at {where}; give out= to be able to resume", number)
-        return Interrupted(
-            f"stopped by {name} at {where}, all saved: 'hamcmc resume {self.directory.path}' continues",
-            number,
-        )
+        if self.t == self.job.total:
+            then = ", which was the last"
+        elif self.directory is None:
+            then = "; give out= to be able to resume"
+        else:
+            then = f", all saved: 'hamcmc resume {self.directory.path}' continues"
+        message = f"stopped by {name} at iteration {self.t:,} of {self.job.total:,}{then}"
+        return Interrupted(message, number, self.result("interrupted"))
 
     def non_finite(self, v: loop.Visit, bad: np.ndarray, origin: int) -> NonFinite:
         """Keep the good draws of a visit that went bad, and say when, where and what to try."""
@@ -352,7 +358,8 @@ class _Run:
         iteration = int(bad[bad >= 0].min())
         chain, leaf = (int(i[0]) for i in np.nonzero(bad == iteration))
         recording = iteration >= s["warmup"] and self.t >= s["warmup"]
-        self.draws.append(self.named(v, origin, (iteration - origin) // s["thin"] if recording else 0))
+        if recording:
+            self.draws.append(self.named(v, origin, (iteration - origin) // s["thin"]))
         self.draws.flush()
         self.draws.cut()
         self.t = iteration
@@ -371,9 +378,6 @@ class _Run:
         self.log("failed", iteration=iteration, parameter=name, chain=chain)
         self.save("failed", message=message)
         return NonFinite(message, self.result("failed", message=message))
-
-    def _guard(self):
-        return guard_disk(self.directory.path) if self.directory else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -405,7 +409,7 @@ def _shown(progress: bool | Progress | None, settings: Mapping[str, Any]) -> Ite
     if progress is None:
         progress = sys.stderr.isatty()
     if progress is True:
-        update, close = bar(settings["sampler"]["sampler"])
+        update, close = bar(settings["sampler"].get("sampler", "sampling"))
         try:
             yield update
         finally:

@@ -20,7 +20,7 @@ class Constant:
     step_size: float
 
     def __post_init__(self):
-        _check.positive("step_size", self.step_size)
+        object.__setattr__(self, "step_size", _check.positive("step_size", self.step_size))
 
     def __call__(self, t):
         return jnp.full(jnp.shape(t), self.step_size)
@@ -37,8 +37,8 @@ class Polynomial:
     b: float = 0.51
 
     def __post_init__(self):
-        _check.positive("a", self.a)
-        _check.positive("b", self.b)
+        object.__setattr__(self, "a", _check.positive("a", self.a))
+        object.__setattr__(self, "b", _check.positive("b", self.b))
 
     def __call__(self, t):
         return (self.a / (t + 1.0)) ** self.b
@@ -54,6 +54,8 @@ def fingerprint(schedule: Schedule, iterations: int) -> list[float]:
     t = np.unique(np.concatenate([np.arange(8), np.geomspace(1, max(iterations - 1, 1), 56)]).astype(np.int32))
     t = t[t < max(iterations, 1)]
     values = np.asarray(jax.vmap(schedule)(jnp.asarray(t)))
+    if values.shape != t.shape or values.dtype.kind not in "fiu":
+        raise ValueError(f"step_size must return one number, got {values.dtype}{values.shape[1:]}")
     for when, value in zip(t, values):
         if not (np.isfinite(value) and value > 0):
             raise ValueError(f"step_size must be a finite number above 0; at iteration {when} it is {value}")

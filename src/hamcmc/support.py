@@ -4,6 +4,7 @@
 * **Mirror** (the paper's way): sample the parameter itself and fold it back after each step, ``θ ← |θ|``.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -51,8 +52,8 @@ def positive(by: Literal["bijection", "mirror"] = "bijection") -> Support:
 
 def bounded(low: float, high: float, by: Literal["bijection", "mirror"] = "bijection") -> Support:
     """low < θ < high: sampled as a logit (bijection), or folded at both ends (mirror)."""
-    if not low < high:
-        raise ValueError(f"bounded needs low < high, got {low!r} and {high!r}")
+    if not (low < high and math.isfinite(high - low)):
+        raise ValueError(f"bounded needs finite low < high, got {low!r} and {high!r}")
     width = high - low
     inside = lambda x: (x > low) & (x < high)
 
@@ -78,19 +79,16 @@ def _way(by: str) -> str:
     return by
 
 
-def of_leaves(support: Support | Mapping[str, Support] | None, position: PyTree) -> PyTree:
+def of_leaves(support: Support | Mapping[str, Any] | None, position: PyTree) -> PyTree:
     """A pytree like `position` with the Support of each leaf; what is not named is real."""
-    if support is None:
-        return jax.tree.map(lambda _: real, position)
-    if isinstance(support, Support):
-        return jax.tree.map(lambda _: support, position)
+    if support is None or isinstance(support, Support):
+        return jax.tree.map(lambda _: support or real, position)
     if not isinstance(position, Mapping):
         raise ValueError("support by name needs a position that is a dict")
     unknown = set(support) - set(position)
     if unknown:
         raise ValueError(f"support names {sorted(unknown)}, which the position has not: {sorted(position)}")
-    named = dict(support)
-    return {k: jax.tree.map(lambda _, s=named.get(k, real): s, v) for k, v in position.items()}
+    return {k: of_leaves(support.get(k), v) for k, v in position.items()}
 
 
 def tree_map(f: Callable, supports: PyTree, *trees: PyTree) -> PyTree:
