@@ -1,0 +1,481 @@
+"""How good are the draws: weighted summaries, ESS and R-hat, the kernel Stein discrepancy, and what a draw cost.
+
+Draws of a run with decreasing steps carry weights, their ε: every estimate is ``Σ ε h(θ) / Σ ε``. ArviZ's effective
+sample sizes do not know weights; they are multiplied by Kish's factor ``(Σw)² / (n Σw²)``, which is 1 for equal ones.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from hamcmc import _check
+from hamcmc.potential import Posterior
+from hamcmc.record import Result
+
+PyTree = Any
+LIMIT = 200  # entries in a summary
+QUANTILES = {"q5": 0.05, "q50": 0.5, "q95": 0.95}
+LEAST = 4  # draws per chain below which ArviZ knows no ESS
+
+
+# --- summaries ---
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A table with one row for each scalar parameter.
+
+    Attributes:
+        names: of the rows, such as ``theta[0]``.
+        columns: name → values: mean, sd, mcse (of the mean), q5, q50, q95, ess_bulk, ess_tail, r_hat.
+        total: how many scalars the parameters have; more than there are rows if the table was cut.
+        notes: what a reader should know about the numbers.
+    """
+
+    names: tuple[str, ...]
+    columns: Mapping[str, np.ndarray]
+    total: int
+    notes: tuple[str, ...]
+
+    def __getitem__(self, column: str) -> np.ndarray:
+        return self.columns[column]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def slowest(self) -> int | None:
+        """The row with the smallest bulk ESS; None if no row has one."""
+        ess = self["ess_bulk"]
+        return int(np.nanargmin(ess)) if np.isfinite(ess).any() else None
+
+    def rows(self) -> Iterator[list[str]]:
+        """The cells of each row, as text."""
+        for i, name in enumerate(self.names):
+            yield [name, *(format_cell(column, values[i]) for column, values in self.columns.items())]
+
+    def __str__(self) -> str:
+        table = [["", *self.columns], *self.rows()]
+        widths = [max(map(len, column)) for column in zip(*table)]
+        lines = ["  ".join([r[0].ljust(widths[0]), *map(str.rjust, r[1:], widths[1:])]) for r in table]
+        return "\n".join([*lines, *self.notes])
+
+    def to_pandas(self):
+        """The table as a DataFrame."""
+        import pandas as pd
+
+        return pd.DataFrame(dict(self.columns), index=list(self.names))
+
+
+def summary(result: Result, names: Sequence[str] | None = None, *, limit: int | None = LIMIT) -> Summary:
+    """Weighted mean, sd and quantiles of each scalar parameter, with ESS and R-hat over all chains.
+
+    Args:
+        result: a run, complete or not.
+        names: parameters to show; None for all.
+        limit: the most rows to show; None for no limit. Beyond it each parameter shows evenly spaced entries, small
+            parameters all of theirs, and a note says how many there are.
+    """
+    shapes = _shapes(result, names)
+    chosen = choose({n: int(np.prod(s)) for n, s in shapes.items()}, limit)
+    weights = np.asarray(result.weights, np.float64)
+    rows: list[dict[str, float]] = []
+    labels: list[str] = []
+    for name, entries in chosen.items():
+        draws = read_entries(result, name, entries)
+        labels += [label(name, shapes[name], i) for i in entries]
+        rows += [_row(draws[..., k], weights) for k in range(len(entries))]
+    total = sum(int(np.prod(s)) for s in shapes.values())
+    columns = {c: np.array([r[c] for r in rows]) for c in rows[0]}
+    return Summary(tuple(labels), columns, total, tuple(_notes(result, columns, total)))
+
+
+def _row(x: np.ndarray, weights: np.ndarray) -> dict[str, float]:
+    """The summary of one scalar from its draws (chain, draw)."""
+    w = np.broadcast_to(weights, x.shape)
+    mean, sd = weighted_moments(x, w)
+    quantiles = weighted_quantiles(x, w, list(QUANTILES.values()))
+    ess = partial(effective_size, x, weights)
+    return {
+        "mean": mean,
+        "sd": sd,
+        "mcse": sd / np.sqrt(ess("mean")),
+        **dict(zip(QUANTILES, quantiles)),
+        "ess_bulk": ess("bulk"),
+        "ess_tail": ess("tail"),
+        "r_hat": r_hat(x),
+    }
+
+
+def weighted_moments(x: np.ndarray, w: np.ndarray) -> tuple[float, float]:
+    """Σwx / Σw and the square root of Σw(x − mean)² / Σw; NaN without draws."""
+    if x.size == 0:
+        return np.nan, np.nan
+    mean = float(np.average(x, weights=w))
+    return mean, float(np.sqrt(np.average((x - mean) ** 2, weights=w)))
+
+
+def weighted_quantiles(x: np.ndarray, w: np.ndarray, q: Sequence[float]) -> np.ndarray:
+    """Quantiles by linear interpolation; a draw stands at the middle of its weight (equal weights: Hazen's)."""
+    if x.size == 0:
+        return np.full(len(q), np.nan)
+    order = np.argsort(x, axis=None)
+    x, w = x.ravel()[order], w.ravel()[order]
+    return np.interp(q, (np.cumsum(w) - w / 2) / np.sum(w), x)
+
+
+def kish(weights: np.ndarray) -> float:
+    """(Σw)² / (n Σw²), the share of n equally weighted draws that weighted ones are worth."""
+    return float(np.sum(weights) ** 2 / (len(weights) * np.sum(weights**2)))
+
+
+def effective_size(x: np.ndarray, weights: np.ndarray, method: Literal["bulk", "tail", "mean"]) -> float:
+    """ArviZ's ESS of draws (chain, draw) times Kish's factor; NaN for too few draws and for ones that never move."""
+    if not _can_tell(x):
+        return np.nan
+    return float(_arviz().ess(x, method=method)) * kish(weights)
+
+
+def r_hat(x: np.ndarray) -> float:
+    """ArviZ's rank-normalized split R-hat of draws (chain, draw); NaN for a single chain."""
+    return float(_arviz().rhat(x)) if x.shape[0] > 1 and _can_tell(x) else np.nan
+
+
+def _can_tell(x: np.ndarray) -> bool:
+    """Whether ESS and R-hat are defined: enough finite draws, and at least two different ones in each chain."""
+    return x.shape[1] >= LEAST and bool(np.isfinite(x).all()) and bool((np.ptp(x, axis=1) > 0).all())
+
+
+def _notes(result: Result, columns: Mapping[str, np.ndarray], total: int) -> Iterator[str]:
+    shown = len(columns["mean"])
+    if shown < total:
+        yield f"{shown:,} of {total:,} entries are shown, evenly spaced; {total - shown:,} are left out."
+    if result.draws < LEAST:
+        yield f"ESS and R-hat need {LEAST} draws per chain; there are {result.draws}."
+        return
+    if result.settings["chains"] == 1:
+        yield "R-hat needs at least 2 chains; there is one."
+    stuck = int(np.isnan(columns["ess_bulk"]).sum())
+    if stuck:
+        yield f"{stuck:,} entries have no ESS: a chain of theirs never moved."
+    factor = kish(np.asarray(result.weights, np.float64))
+    if factor < 0.995:
+        yield f"Draws are weighted by their step sizes, and ESS by Kish's factor {factor:.2f}."
+
+
+def format_cell(column: str, value: float) -> str:
+    """A number as people like to read it; a dash for none."""
+    if not np.isfinite(value):
+        return "–" if np.isnan(value) else str(value)
+    if column.startswith("ess"):
+        return f"{value:,.0f}"
+    return f"{value:.3f}" if column == "r_hat" else f"{value:.4g}"
+
+
+# --- reading scalars out of a run ---
+
+
+def _shapes(result: Result, names: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
+    """Name → shape of the asked parameters."""
+    shapes = {a["name"]: tuple(a["shape"]) for a in result.settings["arrays"] if a["group"] == "posterior"}
+    if names is None:
+        return shapes
+    unknown = [n for n in names if n not in shapes]
+    if unknown or not names:
+        raise ValueError(f"names has {', '.join(unknown) or 'nothing'}; the parameters are {', '.join(shapes)}")
+    return {n: shapes[n] for n in names}
+
+
+def choose(sizes: Mapping[str, int], limit: int | None) -> dict[str, np.ndarray]:
+    """Flat indices of at most `limit` entries, shared fairly: a parameter needs its own before others get more."""
+    left = sum(sizes.values()) if limit is None else max(_check.at_least("limit", limit, 1), len(sizes))
+    chosen = {}
+    for waiting, name in zip(range(len(sizes), 0, -1), sorted(sizes, key=lambda n: sizes[n])):
+        take = min(sizes[name], left // waiting)
+        chosen[name] = np.linspace(0, sizes[name] - 1, take).astype(int)
+        left -= take
+    return {name: chosen[name] for name in sizes}
+
+
+def read_entries(result: Result, name: str, entries: np.ndarray) -> np.ndarray:
+    """Draws (chain, draw, entry) in double precision of some entries of a parameter, however large it is."""
+    array = result._root[f"posterior/{name}"]
+    step = array.chunks[1]  # a chunk at a time, so that memory holds what was asked for and one chunk
+    blocks = [array[:, t : min(t + step, result.draws)] for t in range(0, result.draws, step)]
+    parts = [np.asarray(b).reshape(*b.shape[:2], -1)[:, :, entries].astype(np.float64) for b in blocks]
+    return np.concatenate(parts, 1) if parts else np.empty((array.shape[0], 0, len(entries)))
+
+
+def label(name: str, shape: tuple[int, ...], index: int) -> str:
+    """The name of one entry, such as ``W[2, 0]``."""
+    return f"{name}[{', '.join(str(i) for i in np.unravel_index(index, shape))}]" if shape else name
+
+
+def _arviz():
+    """ArviZ, imported late (it takes seconds) and without its daily announcement."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="\\s*ArviZ is undergoing", category=FutureWarning)
+        import arviz
+    return arviz
+
+
+# --- cost ---
+
+
+class Cost(NamedTuple):
+    """What a run cost, warm-up included, over all chains.
+
+    Attributes:
+        gradients: minibatch gradients.
+        seconds: in the compiled loop; neither compilation nor writing.
+        draws: stored draws.
+        ess: the smallest bulk ESS; NaN if unknown.
+        slowest: the name of the entry that has it; None if unknown.
+    """
+
+    gradients: int
+    seconds: float
+    draws: int
+    ess: float
+    slowest: str | None
+
+    @property
+    def gradients_per_draw(self) -> float:
+        """NaN before the first draw."""
+        return self.gradients / self.draws if self.draws else np.nan
+
+    @property
+    def seconds_per_draw(self) -> float:
+        """NaN before the first draw."""
+        return self.seconds / self.draws if self.draws else np.nan
+
+    @property
+    def gradients_per_effective_sample(self) -> float:
+        """Of the slowest entry."""
+        return self.gradients / self.ess
+
+    @property
+    def seconds_per_effective_sample(self) -> float:
+        """Of the slowest entry."""
+        return self.seconds / self.ess
+
+
+def cost(result: Result, table: Summary | None = None) -> Cost:
+    """Gradients and seconds of a run, with the smallest ESS among the rows of its summary (`table`, if at hand)."""
+    table = summary(result) if table is None else table
+    row, meta = table.slowest, result.meta
+    ess, name = (np.nan, None) if row is None else (float(table["ess_bulk"][row]), table.names[row])
+    return Cost(int(meta["gradients"]), float(meta["seconds"]), result.draws * result.settings["chains"], ess, name)
+
+
+# --- kernel Stein discrepancy ---
+
+
+class Discrepancy(NamedTuple):
+    """A squared kernel Stein discrepancy.
+
+    Attributes:
+        squared: the estimate of KSD². As a U-statistic it can be negative.
+        null_sd: the U-statistic's standard deviation if the draws were independent and exact: beyond a few of them the
+            draws are not from the target (or are strongly autocorrelated).
+        draws: how many draws it was computed from.
+    """
+
+    squared: float
+    null_sd: float
+    draws: int
+
+    @property
+    def value(self) -> float:
+        """The discrepancy itself, 0 where its square is negative."""
+        return float(np.sqrt(max(self.squared, 0.0)))
+
+
+def ksd(
+    draws: np.ndarray,
+    gradients: np.ndarray,
+    weights: np.ndarray | None = None,
+    *,
+    c: float = 1.0,
+    beta: float = -0.5,
+    max_draws: int = 2000,
+    statistic: Literal["U", "V"] = "U",
+) -> Discrepancy:
+    r"""Kernel Stein discrepancy of draws from a density known by the gradient of its log, :math:`g = ∇ \log p`.
+
+    With the inverse multiquadric :math:`k(x, y) = (c^2 + ‖x-y‖^2)^β`, KSD² is the mean over pairs of draws of
+
+    .. math:: k_0(x, y) = g_x^⊤ g_y\, k + g_x^⊤ ∇_y k + g_y^⊤ ∇_x k + \operatorname{tr} ∇_x ∇_y k,
+
+    whose expectation is 0 if the draws are from p, and above 0 otherwise.
+
+    The U-statistic leaves out the pairs of a draw with itself. k₀ is bilinear in (g_x, 1) and (g_y, 1), so stochastic
+    gradients, whose noise has mean zero and is independent of the draws and between draws, leave the expectation of
+    each other pair as it is: U is unbiased with them, too. A draw's pair with itself has g_xᵀg_x, which takes up the
+    noise's variance, so V wants exact gradients. V is a norm, never negative, and off by E k₀(x, x) / n.
+
+    Autocorrelation raises both by about E k₀(x, x) / ESS: thin first to compare runs. In high dimensions distances
+    concentrate, and c² of the order of the dimension (of scaled draws) keeps the kernel sensitive.
+
+    Args:
+        draws: (n, D), unconstrained.
+        gradients: (n, D), of the log-density at the draws.
+        weights: (n,), such as step sizes; None for equal ones.
+        c: scale of the kernel, above 0.
+        beta: its exponent, in (−1, 0).
+        max_draws: of more draws than these, evenly spaced ones are taken.
+        statistic: ``"U"`` or ``"V"``.
+
+    References:
+        Gorham and Mackey, Measuring sample quality with kernels, ICML 2017.
+        Liu, Lee and Jordan, A kernelized Stein discrepancy for goodness-of-fit tests, ICML 2016.
+    """
+    x, g = np.asarray(draws, np.float64), np.asarray(gradients, np.float64)
+    if x.ndim != 2 or x.shape != g.shape:
+        raise ValueError(f"draws and gradients must both be (n, D), got shapes {x.shape} and {g.shape}")
+    w = np.ones(len(x)) if weights is None else np.asarray(weights, np.float64)
+    if w.shape != (len(x),) or not (np.isfinite(w).all() and (w >= 0).all()):
+        raise ValueError("weights must be n finite numbers, none below 0")
+    if statistic not in ("U", "V"):
+        raise ValueError(f"statistic must be 'U' or 'V', got {statistic!r}")
+    if not -1 < beta < 0:
+        raise ValueError(f"beta must be a number in (-1, 0), got {beta!r}")
+    _check.positive("c", c)
+    rows = spread(len(x), _check.at_least("max_draws", max_draws, 2))
+    if np.count_nonzero(w[rows]) < 2:
+        raise ValueError(f"the kernel Stein discrepancy needs 2 draws of some weight, got {np.count_nonzero(w[rows])}")
+    x, g, w = x[rows], g[rows], w[rows] / w[rows].sum()
+    for name, array in (("draws", x), ("gradients", g)):
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} has entries that are NaN or infinite")
+
+    # Centred, because the kernel knows only differences, which single precision then keeps.
+    block = min(256, len(x))
+    pad = lambda a: jnp.asarray(np.pad(a, [(0, -len(a) % block)] + [(0, 0)] * (a.ndim - 1)))
+    sums = _stein_sums(pad(x - x.mean(0)), pad(g), pad(w * len(w)), float(c), float(beta), block=block)
+    off_diagonal, squares, diagonal = (float(np.sum(np.asarray(s, np.float64))) / len(w) ** 2 for s in sums)
+    squares /= len(w) ** 2
+    pairs = 1 - np.sum(w**2)  # the weight of all pairs of different draws
+    squared = off_diagonal / pairs if statistic == "U" else off_diagonal + diagonal
+    return Discrepancy(squared, float(np.sqrt(2 * squares)) / pairs, len(x))
+
+
+def stein_kernel(x: Array, y: Array, g_x: Array, g_y: Array, c: float, beta: float) -> Array:
+    """k₀ of rows x (n, D) against rows y (m, D): (n, m), by matrix products."""
+    dot = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+    own = lambda a, b: jnp.sum(a * b, axis=1)
+    d = x.shape[1]
+    r2 = jnp.maximum(own(x, x)[:, None] + own(y, y)[None, :] - 2 * dot(x, y.T), 0.0)
+    q = c**2 + r2
+    along = own(g_x, x)[:, None] + own(g_y, y)[None, :] - dot(g_x, y.T) - dot(x, g_y.T)  # (g_x − g_y)ᵀ(x − y)
+    first = -2 * beta * q ** (beta - 1) * (along + d)
+    return dot(g_x, g_y.T) * q**beta + first - 4 * beta * (beta - 1) * r2 * q ** (beta - 2)
+
+
+@partial(jax.jit, static_argnames="block")
+def _stein_sums(x: Array, g: Array, w: Array, c: float, beta: float, *, block: int) -> tuple[Array, Array, Array]:
+    """Σ_{i≠j} w w k₀, Σ_{i≠j} (w w k₀)² and Σ_i w² k₀(x_i, x_i), by blocks of pairs, which bound the memory."""
+    split = lambda a: a.reshape(-1, block, *a.shape[1:])
+    blocks = (jnp.arange(len(x) // block), split(x), split(g), split(w))
+    same = jnp.eye(block, dtype=bool)
+
+    def pair(left, right):
+        (i, x, g_x, w_x), (j, y, g_y, w_y) = left, right
+        terms = w_x[:, None] * w_y[None, :] * stein_kernel(x, y, g_x, g_y, c, beta)
+        off = jnp.where((i == j) & same, 0.0, terms)
+        return jnp.sum(off), jnp.sum(off**2), jnp.sum(terms - off)
+
+    return lax.map(lambda left: lax.map(lambda right: pair(left, right), blocks), blocks)
+
+
+def spread(n: int, most: int) -> np.ndarray:
+    """Indices of at most `most` of n things, evenly spaced, each the middle of its share."""
+    return np.arange(n) if n <= most else ((np.arange(most) + 0.5) * n / most).astype(int)
+
+
+def ksd_of(
+    result: Result,
+    posterior: Posterior | None = None,
+    *,
+    init: PyTree | Callable[[jax.Array], PyTree] | None = None,
+    scale: bool = True,
+    max_draws: int = 2000,
+    **options: Any,
+) -> Discrepancy:
+    """Kernel Stein discrepancy of a run, pooled over chains and weighted by step sizes.
+
+    Gradients are the stored ones (``store_gradients=True`` in :func:`hamcmc.sample`), or, for a run without them, full
+    gradients computed by the posterior at the (at most `max_draws`) draws used.
+
+    It lives in the unconstrained space, where the samplers and their gradients do. Mirrored parameters are taken as
+    they are, which is right only if their density vanishes at the boundary.
+
+    Args:
+        result: a run.
+        posterior: needed if gradients were not stored, or if parameters have a support by bijection.
+        init: as given to :func:`hamcmc.sample`; needed if a position is neither an array nor a flat dict of arrays.
+        scale: divide each coordinate by the sd of its draws (and multiply its gradient by it), so that the kernel sees
+            all coordinates alike and the value does not depend on units.
+        max_draws: of more draws than these, evenly spaced ones are taken.
+        **options: `c`, `beta` and `statistic` of :func:`ksd`.
+    """
+    stored = bool(result.settings["store_gradients"])
+    if not stored and posterior is None:
+        raise ValueError("the run has no stored gradients: give its posterior, or sample with store_gradients=True")
+    chains, names = result.settings["chains"], list(_shapes(result, None))
+    when = spread(result.draws, max(_check.at_least("max_draws", max_draws, 2) // chains, 1))
+
+    def read(group: str) -> list[np.ndarray]:
+        arrays = [np.asarray(result._root[f"{group}/{n}"].oindex[:, when]) for n in names]
+        return [a.reshape(-1, *a.shape[2:]) for a in arrays]
+
+    positions: PyTree = read("posterior")
+    if posterior is not None:
+        tree = _structure(posterior, names, positions, init).unflatten(positions)
+        positions = jax.vmap(posterior.unconstrain_unchecked)(tree)
+    gradients = read("gradients") if stored or posterior is None else _full_gradients(posterior, positions)
+    flat = lambda tree: np.concatenate(
+        [np.asarray(a, np.float64).reshape(len(a), -1) for a in jax.tree.leaves(tree)], 1
+    )
+    x, g = flat(positions), flat(gradients)
+    if scale and len(x):
+        sd = x.std(0)
+        sd[sd == 0] = 1.0
+        x, g = x / sd, g * sd
+    return ksd(x, g, np.tile(result.weights[when], chains), max_draws=max(max_draws, len(x)), **options)
+
+
+def _structure(posterior: Posterior, names: list[str], leaves: list[np.ndarray], init: Any):
+    """The tree structure of a position, which a run does not record."""
+    if init is not None:
+        return jax.tree.structure(init(jax.random.key(0)) if callable(init) else init)
+    one = dict(zip(names, (jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in leaves)))
+    if names == ["theta"]:  # the name of a bare array, and maybe a key
+        try:
+            jax.eval_shape(posterior.log_prior, one["theta"])
+        except Exception:
+            return jax.tree.structure(one)
+        return jax.tree.structure(one["theta"])
+    if any("." in n for n in names) or names != sorted(names):
+        raise ValueError(f"the position is no flat dict ({', '.join(names)}): give init, which shows its structure")
+    return jax.tree.structure(one)
+
+
+def _full_gradients(posterior: Posterior, positions: PyTree, rows: int = 8192) -> PyTree:
+    """Gradients of the log-density on all data at each of the positions (leading axis)."""
+    if posterior.log_likelihood is None:
+        return jax.jit(partial(lax.map, posterior.grad))(positions)
+    one_part = jax.jit(lambda x, part: lax.map(lambda p: posterior.mean_likelihood_grad(p, part), x))
+    mean = jax.tree.map(jnp.zeros_like, positions)
+    for start in range(0, posterior.size, rows):
+        part = jax.tree.map(lambda a, start=start: jnp.asarray(a[start : start + rows]), posterior.data)
+        share = min(rows, posterior.size - start) / posterior.size
+        mean = jax.tree.map(lambda m, g, share=share: m + share * g, mean, one_part(positions, part))
+    return jax.vmap(posterior.combine)(positions, mean)
