@@ -158,8 +158,8 @@ class TestKSD:
     @pytest.mark.parametrize(("c", "beta"), [(1.0, -0.5), (2.5, -0.3)])
     def test_kernel_is_that_of_the_definition(self, statistic, c, beta):
         rng = RNG(0)
-        x, g, w = 5 + rng.standard_normal((301, 3)), rng.standard_normal((301, 3)), rng.uniform(0.5, 2, 301)
-        with jax.enable_x64(True):  # 301 draws: two blocks, the second one padded
+        x, g, w = 5 + rng.standard_normal((601, 3)), rng.standard_normal((601, 3)), rng.uniform(0.5, 2, 601)
+        with jax.enable_x64(True):  # 601 draws: two blocks, the second one shorter
             found = ksd(x, g, w, c=c, beta=beta, statistic=statistic).squared
             assert found == pytest.approx(dense(x, g, w, c, beta, statistic), rel=1e-10, abs=1e-12)
         single = ksd(x, g, w, c=c, beta=beta, statistic=statistic).squared

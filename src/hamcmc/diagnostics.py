@@ -321,8 +321,8 @@ def ksd(
     each other pair as it is: U is unbiased with them, too. A draw's pair with itself has g_xᵀg_x, which takes up the
     noise's variance, so V wants exact gradients. V is a norm, never negative, and off by E k₀(x, x) / n.
 
-    Autocorrelation raises both by about E k₀(x, x) / ESS: thin first to compare runs. In high dimensions distances
-    concentrate, and c² of the order of the dimension (of scaled draws) keeps the kernel sensitive.
+    Autocorrelation raises both by about E k₀(x, x) / ESS: thin first to compare runs. Power falls with the dimension,
+    because distances concentrate: of 1000 coordinates, all with an sd 5 % too large, 2000 draws show nothing.
 
     Args:
         draws: (n, D), unconstrained.
@@ -357,14 +357,12 @@ def ksd(
             raise ValueError(f"{name} has entries that are NaN or infinite")
 
     # Centred, because the kernel knows only differences, which single precision then keeps.
-    block = min(256, len(x))
-    pad = lambda a: jnp.asarray(np.pad(a, [(0, -len(a) % block)] + [(0, 0)] * (a.ndim - 1)))
-    sums = _stein_sums(pad(x - x.mean(0)), pad(g), pad(w * len(w)), float(c), float(beta), block=block)
-    off_diagonal, squares, diagonal = (float(np.sum(np.asarray(s, np.float64))) / len(w) ** 2 for s in sums)
+    columns = [jnp.asarray(a) for a in (x - x.mean(0), g, w * len(w))]
+    off_diagonal, squares, diagonal = _stein_sums(*columns, float(c), float(beta)) / len(w) ** 2
     squares /= len(w) ** 2
     pairs = 1 - np.sum(w**2)  # the weight of all pairs of different draws
     squared = off_diagonal / pairs if statistic == "U" else off_diagonal + diagonal
-    return Discrepancy(squared, float(np.sqrt(2 * squares)) / pairs, len(x))
+    return Discrepancy(float(squared), float(np.sqrt(2 * squares) / pairs), len(x))
 
 
 def stein_kernel(x: Array, y: Array, g_x: Array, g_y: Array, c: float, beta: float) -> Array:
@@ -379,20 +377,25 @@ def stein_kernel(x: Array, y: Array, g_x: Array, g_y: Array, c: float, beta: flo
     return dot(g_x, g_y.T) * q**beta + first - 4 * beta * (beta - 1) * r2 * q ** (beta - 2)
 
 
-@partial(jax.jit, static_argnames="block")
-def _stein_sums(x: Array, g: Array, w: Array, c: float, beta: float, *, block: int) -> tuple[Array, Array, Array]:
+def _stein_sums(x: Array, g: Array, w: Array, c: float, beta: float, block: int = 512) -> np.ndarray:
     """Σ_{i≠j} w w k₀, Σ_{i≠j} (w w k₀)² and Σ_i w² k₀(x_i, x_i), by blocks of pairs, which bound the memory."""
-    split = lambda a: a.reshape(-1, block, *a.shape[1:])
-    blocks = (jnp.arange(len(x) // block), split(x), split(g), split(w))
-    same = jnp.eye(block, dtype=bool)
+    parts = [tuple(a[i : i + block] for a in (x, g, w)) for i in range(0, len(x), block)]
+    total = np.zeros(3)
+    for i, left in enumerate(parts):
+        for right in parts[i:]:
+            same = left is right
+            sums = np.asarray(_block_sums(left, right, c, beta, same=same), np.float64)
+            total += sums if same else 2 * sums  # k₀ is symmetric
+    return total
 
-    def pair(left, right):
-        (i, x, g_x, w_x), (j, y, g_y, w_y) = left, right
-        terms = w_x[:, None] * w_y[None, :] * stein_kernel(x, y, g_x, g_y, c, beta)
-        off = jnp.where((i == j) & same, 0.0, terms)
-        return jnp.sum(off), jnp.sum(off**2), jnp.sum(terms - off)
 
-    return lax.map(lambda left: lax.map(lambda right: pair(left, right), blocks), blocks)
+@partial(jax.jit, static_argnames="same")
+def _block_sums(left: tuple, right: tuple, c: float, beta: float, *, same: bool) -> Array:
+    (x, g_x, w_x), (y, g_y, w_y) = left, right
+    terms = w_x[:, None] * w_y[None, :] * stein_kernel(x, y, g_x, g_y, c, beta)
+    own = jnp.diag(terms) if same else jnp.zeros(1)
+    off = jnp.fill_diagonal(terms, 0.0, inplace=False) if same else terms
+    return jnp.stack([jnp.sum(off), jnp.sum(off**2), jnp.sum(own)])
 
 
 def spread(n: int, most: int) -> np.ndarray:
