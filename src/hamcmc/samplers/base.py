@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from hamcmc.noise import standard_normal as standard_normal
+
 PyTree = Any
 Grad = Callable[[PyTree, PyTree], PyTree]
 Mirror = Callable[[PyTree], PyTree]
@@ -46,13 +48,6 @@ class Info(NamedTuple):
 def norm(tree: PyTree) -> Array:
     """Euclidean norm over all leaves."""
     return jnp.sqrt(sum(jnp.vdot(x, x) for x in jax.tree.leaves(tree)))
-
-
-def standard_normal(key: Array, like: PyTree) -> PyTree:
-    """A pytree of independent N(0, 1) draws with the shapes and types of `like`."""
-    leaves, treedef = jax.tree.flatten(like)
-    keys = jax.random.split(key, len(leaves)) if len(leaves) > 1 else [key]
-    return treedef.unflatten([jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves)])
 
 
 def langevin(position: PyTree, drift: PyTree, noise: PyTree, step_size: Any, mirror: Mirror | None) -> PyTree:

@@ -1,0 +1,64 @@
+"""What all tests share: compiled programs kept between runs, shapes of the curvature algebra checked, small models."""
+
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import install_import_hook
+
+with install_import_hook("hamcmc.curvature", "beartype.beartype"):
+    import hamcmc
+
+from hamcmc.models import linear_gaussian as lg
+
+
+def pytest_configure(config):
+    """Keep compiled programs: most of a short test's time. One directory per worker, as writes are not atomic."""
+    directory = config.cache.mkdir("xla-" + os.environ.get("PYTEST_XDIST_WORKER", "main"))
+    jax.config.update("jax_compilation_cache_dir", str(directory))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+@pytest.fixture
+def x64():
+    """Double precision for one test."""
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+@pytest.fixture(scope="session")
+def data() -> lg.Data:
+    """1000 rows in 3 dimensions."""
+    return lg.simulate(np.random.default_rng(0), 1000, np.eye(3), 10.0)
+
+
+@pytest.fixture(scope="session")
+def model(data) -> hamcmc.Posterior:
+    """A linear Gaussian posterior; its precision is about 100."""
+    return lg.linear_gaussian(data, 10.0)
+
+
+@pytest.fixture
+def draw(model):
+    """``hamcmc.sample`` on the small model with small settings, any of which can be changed."""
+
+    def run(sampler="sgld", init=None, *, posterior=model, **changes) -> hamcmc.Result:
+        settings = {"step_size": 1e-3, "num_samples": 40, "warmup": 25, "thin": 3, "batch_size": 50, "chains": 2}
+        init = jnp.zeros(3) if init is None else init
+        return hamcmc.sample(posterior, sampler, init, **(settings | {"progress": False} | changes))
+
+    return run
+
+
+@pytest.fixture
+def short_visits(monkeypatch):
+    """Make the host visit the compiled loop often."""
+
+    def shorten(iterations: int) -> None:
+        monkeypatch.setattr("hamcmc.job.visit_length", lambda *_: iterations)
+
+    return shorten
