@@ -27,9 +27,14 @@ class State(NamedTuple):
 
     @property
     def position(self) -> PyTree:
-        """The newest draw, θ_t."""
-        m = jax.tree.leaves(self.chains)[0].shape[0]
-        return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, (self.step - 1) % m, 0, keepdims=False), self.chains)
+        """The newest draw, θ_t; of each chain, where the state is one of several vmapped chains."""
+
+        def newest(x, step):
+            return lax.dynamic_index_in_dim(x, (step - 1) % x.shape[0], 0, keepdims=False)
+
+        for _ in range(jnp.ndim(self.step)):
+            newest = jax.vmap(newest)
+        return jax.tree.map(lambda x: newest(x, self.step), self.chains)
 
 
 class Info(NamedTuple):

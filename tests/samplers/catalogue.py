@@ -1,0 +1,71 @@
+"""Every sampler once, built for a posterior: what the protocol and the exactness tests go through."""
+
+import jax.numpy as jnp
+
+
+def catalogue(package, posterior, precision):
+    """Name → (sampler, arguments for Gaussian.check). ε·(stiffest direction) is about 0.01 throughout."""
+    stiff, soft = float(precision.max()), float(precision.min())
+    matrix = lambda: jnp.asarray(posterior.fisher, jnp.float32)
+    small = 0.01 / stiff
+    quasi_newton = {"gamma": 1 / stiff}
+    return {
+        "sgld": (lambda: package.sgld(posterior.grad), {"step_size": small}),
+        "psgld": (  # a large λ keeps the metric nearly constant, and so the missing Γ small
+            lambda: package.psgld(posterior, decay=0.9, regularizer=20.0),
+            {"step_size": 20 * small, "slowest": soft / 20.4},
+        ),
+        "psgld-corrected": (
+            lambda: package.psgld(posterior, decay=0.9, regularizer=1.0, correction=True),
+            {"step_size": small, "batch_size": None, "slowest": soft / 1.5},
+        ),
+        "sgrld": (lambda: package.sgrld(posterior.grad, matrix()), {"step_size": 0.01, "slowest": 1.0}),
+        "sgrld-function": (
+            lambda: package.sgrld(posterior.grad, lambda theta: matrix() + 0 * theta["c"]),
+            {"step_size": 0.02, "slowest": 1.0},
+        ),
+        "sgfs": (lambda: package.sgfs(posterior, base=stiff), {"step_size": 0.01, "slowest": soft / stiff}),
+        "naive": (
+            lambda: package.naive(posterior.grad, memory=3, **quasi_newton),
+            {"step_size": 0.01, "slowest": soft / stiff},
+        ),
+        "hamcmc-2": (
+            lambda: package.hamcmc(posterior.grad, memory=2, **quasi_newton),
+            {"step_size": 0.01, "slowest": soft / stiff / 2},
+        ),
+        "hamcmc-3": (
+            lambda: package.hamcmc(posterior.grad, memory=3, **quasi_newton),
+            {"step_size": 0.01, "slowest": soft / stiff / 3},
+        ),
+        "hamcmc-diagonal": (
+            lambda: package.hamcmc(
+                posterior.grad,
+                memory=3,
+                metric={"b": jnp.array([0.5, 1.0]) / stiff, "c": jnp.array(1 / stiff)},
+                damping=0.1,
+                cosine=0.3,
+            ),
+            {"step_size": 0.01, "slowest": soft / stiff / 3},
+        ),
+        "hamcmc-newest": (
+            lambda: package.hamcmc(posterior.grad, memory=3, gamma="newest", cosine=0.3),
+            {"step_size": 0.01, "slowest": soft / stiff / 3, "batch_size": None},
+        ),
+    }
+
+
+NAMES = tuple(
+    [
+        "sgld",
+        "psgld",
+        "psgld-corrected",
+        "sgrld",
+        "sgrld-function",
+        "sgfs",
+        "naive",
+        "hamcmc-2",
+        "hamcmc-3",
+        "hamcmc-diagonal",
+        "hamcmc-newest",
+    ]
+)

@@ -1,0 +1,124 @@
+"""What every sampler must do, whatever its maths."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hamcmc
+from tests.samplers.catalogue import NAMES, catalogue
+from tests.samplers.targets import Gaussian
+
+
+@pytest.fixture(scope="module")
+def target():
+    g = Gaussian(hamcmc)
+    g.posterior.fisher = g.precision
+    return g
+
+
+@pytest.fixture(params=NAMES)
+def sampler(request, target):
+    return catalogue(hamcmc, target.posterior, target.stiffness)[request.param][0]()
+
+
+START = {"b": jnp.array([0.3, -0.2], jnp.float32), "c": jnp.array(0.1, jnp.float32)}
+
+
+def test_init_and_step(sampler, target):
+    """The state keeps its structure, shapes and types; the position is the newest draw; Info is finite scalars."""
+    batch = jax.tree.map(lambda x: x[:8], target.posterior.data)
+    state = jax.tree.map(jnp.asarray, sampler.init(START))
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, state.position, START))
+    assert int(state.step) == 0
+    step = jax.jit(sampler.step)
+    for t in range(5):
+        before = state
+        state, info = step(jax.random.key(t), state, batch, 1e-3)
+        same = lambda a, b: a.shape == b.shape and a.dtype == b.dtype
+        assert jax.tree.structure(state) == jax.tree.structure(before)
+        assert jax.tree.all(jax.tree.map(same, state, before))
+        assert int(state.step) == t + 1
+        assert not jnp.array_equal(state.position["b"], before.position["b"])
+        for name, value in info._asdict().items():
+            assert value.shape == (), name
+            assert np.isfinite(value), name
+        assert float(info.noise_norm) > 0
+    assert set(info._fields) >= {"grad_norm", "drift_norm", "noise_norm"}
+    assert sampler.settings["sampler"] in hamcmc.samplers.NAMES
+    assert sampler.gradients_per_step in (1, 2)
+
+
+def test_same_key_same_step(sampler, target):
+    """A step is a pure function of its arguments, and different keys give different noise."""
+    state = sampler.init(START)
+    batch = target.posterior.data
+    draw = lambda key: np.asarray(jax.jit(sampler.step)(key, state, batch, 1e-3)[0].position["b"])
+    assert (draw(jax.random.key(0)) == draw(jax.random.key(0))).all()
+    assert (draw(jax.random.key(0)) != draw(jax.random.key(1))).all()
+
+
+def test_vmap_and_jit_agree(sampler, target):
+    """Vmapped over chains it does to each what it does alone."""
+    batch = target.posterior.data
+    starts = jax.tree.map(lambda x: jnp.stack([x, x + 1]), START)
+    keys = jax.random.split(jax.random.key(3), 2)
+    together = jax.vmap(sampler.init)(starts)
+    for _ in range(4):
+        together, _ = jax.jit(jax.vmap(sampler.step, (0, 0, None, None)))(keys, together, batch, 1e-3)
+    for chain in range(2):
+        alone = sampler.init(jax.tree.map(lambda x, c=chain: x[c], starts))
+        for _ in range(4):
+            alone, _ = jax.jit(sampler.step)(keys[chain], alone, batch, 1e-3)
+        for a, b in zip(jax.tree.leaves(together.position), jax.tree.leaves(alone.position)):
+            np.testing.assert_allclose(a[chain], b, rtol=2e-4, atol=1e-6)
+
+
+def test_step_size_convention(sampler, target):
+    """As ε → 0 the move is √(2ε) times noise with covariance H: the same key at 4ε moves twice as far."""
+    batch = target.posterior.data
+    state = sampler.init(START)
+    step = jax.jit(sampler.step)
+    norms = [float(step(jax.random.key(5), state, batch, e)[1].noise_norm) for e in (1e-6, 4e-6)]
+    assert norms[1] / norms[0] == pytest.approx(2, rel=1e-3)
+
+
+def test_mirror_keeps_positions_in_the_support(target):
+    """With a mirror at 0 every draw of every sampler that takes one is positive."""
+    posterior = hamcmc.Posterior(
+        lambda theta: -jnp.sum(theta),
+        lambda theta, x: -0.5 * jnp.sum((x - theta) ** 2),
+        np.full((8, 2), 0.05, np.float32),
+        support=hamcmc.positive(by="mirror"),
+    )
+    posterior.fisher = np.eye(2) * 9
+    for name in hamcmc.samplers.NAMES:
+        options = {"fisher": jnp.eye(2) * 9} if name == "sgrld" else {}
+        result = hamcmc.sample(
+            posterior, name, jnp.full(2, 0.1), step_size=0.01, num_samples=200, batch_size=4, progress=False, **options
+        )
+        assert (result.posterior["theta"] >= 0).all(), name
+
+
+@pytest.mark.parametrize(
+    ("make", "culprit"),
+    [
+        (lambda p: hamcmc.hamcmc(p.grad, memory=1), "memory"),
+        (lambda p: hamcmc.hamcmc(p.grad, memory=2.5), "memory"),
+        (lambda p: hamcmc.naive(p.grad, memory=1), "memory"),
+        (lambda p: hamcmc.hamcmc(p.grad, gamma=0.0), "gamma"),
+        (lambda p: hamcmc.hamcmc(p.grad, gamma="oldest"), "gamma"),
+        (lambda p: hamcmc.hamcmc(p.grad, damping=-1.0), "damping"),
+        (lambda p: hamcmc.hamcmc(p.grad, damping=float("nan")), "damping"),
+        (lambda p: hamcmc.hamcmc(p.grad, cosine=1.0), "cosine"),
+        (lambda p: hamcmc.hamcmc(p.grad, metric={"b": jnp.zeros(2)}), "metric"),
+        (lambda p: hamcmc.psgld(p, decay=1.0), "decay"),
+        (lambda p: hamcmc.psgld(p, regularizer=0.0), "regularizer"),
+        (lambda p: hamcmc.sgfs(p, base=-1.0), "base"),
+        (lambda p: hamcmc.sgrld(p.grad, jnp.ones((2, 3))), "fisher"),
+        (lambda p: hamcmc.sgrld(p.grad, -jnp.eye(2)), "fisher"),
+    ],
+)
+def test_bad_hyper_parameters_are_named(make, culprit, target):
+    with pytest.raises(ValueError, match=culprit):
+        make(target.posterior)
