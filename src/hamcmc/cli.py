@@ -1,0 +1,345 @@
+"""The shell: parses, calls, prints.
+
+Exit codes: 0, 1 for a failed run, 2 for bad usage or input, 130 and 143 for SIGINT and SIGTERM.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from hamcmc import __version__, model_file, schedules
+from hamcmc.record import Result, RunError, read_settings
+from hamcmc.run import Interrupted, resume, sample
+from hamcmc.samplers import NAMES
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Bayesian inference on large data with stochastic quasi-Newton Langevin dynamics.",
+    epilog="Start with [bold]hamcmc demo[/bold]; then [bold]hamcmc sample --help[/bold] for a model of your own.",
+)
+screen, errors = Console(), Console(stderr=True)
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.", show_default=False)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+
+
+def main() -> None:
+    """The entry point."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hamcmc" / "xla"
+    with contextlib.suppress(OSError):  # compiled programs are kept where that is possible
+        cache.mkdir(parents=True, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", str(cache))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    app()
+
+
+@contextlib.contextmanager
+def reporting() -> Iterator[None]:
+    """Turn expected failures into a line on stderr and an exit code."""
+    try:
+        yield
+    except Interrupted as stop:
+        errors.print(f"[yellow]{stop}[/yellow]", highlight=False)
+        raise typer.Exit(128 + stop.signal) from None
+    except RunError as error:
+        errors.print(f"[red]error:[/red] {error}", highlight=False)
+        raise typer.Exit(1) from None
+    except ValueError as error:
+        errors.print(f"[red]error:[/red] {error}", highlight=False)
+        raise typer.Exit(2) from None
+
+
+def version(value: bool) -> None:
+    """Print the version."""
+    if value:
+        screen.print(f"hamcmc {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version.")] = (
+        False
+    ),
+) -> None:
+    """Options of the program itself."""
+
+
+@app.command(
+    name="sample",
+    epilog="""[bold]Examples[/bold]
+
+hamcmc sample model.py --data data.npz --step-size 1e-4 --batch-size 500 -o run
+
+hamcmc sample model.py --data data.csv --sampler sgld --step-size 0.01 --decay 0.51 --chains 4
+
+hamcmc sample model.py --data data.npy --step-size 0.05 --set memory=5 --set gamma=0.001 --start mode""",
+)
+def sample_command(
+    model: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A Python file (see above).")],
+    step_size: Annotated[float, typer.Option(help="ε, the factor of the drift; the noise has variance 2ε.")],
+    data: Annotated[
+        Path | None, typer.Option(exists=True, help=".npy, .npz, .csv, .tsv, or a folder of .npy files.")
+    ] = None,
+    sampler: Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}.")] = "hamcmc",
+    out: Annotated[Path, typer.Option("--out", "-o", help="Directory for the run.")] = Path("run"),
+    decay: Annotated[
+        float | None, typer.Option(help="With it, ε_t = (step-size / t)^decay, as in the paper (0.51 there).")
+    ] = None,
+    samples: Annotated[int, typer.Option(help="Stored draws per chain.")] = 1000,
+    warmup: Annotated[int, typer.Option(help="Iterations before the first stored draw.")] = 1000,
+    thin: Annotated[int, typer.Option(help="Iterations per stored draw.")] = 1,
+    batch_size: Annotated[int | None, typer.Option(help="Data per minibatch; all data if not given.")] = None,
+    replacement: Annotated[bool, typer.Option(help="Draw minibatches with replacement, or by epochs.")] = True,
+    chains: Annotated[int, typer.Option(help="Independent chains.")] = 1,
+    seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter of the sampler; may be repeated."),
+    ] = None,
+    start: Annotated[str, typer.Option(help="Start at the model's init, or at the mode found from there.")] = "init",
+    gradients: Annotated[bool, typer.Option("--gradients", help="Store gradients, for the Stein discrepancy.")] = False,
+    x64: Annotated[bool, typer.Option("--x64", help="Compute in double precision.")] = False,
+    checkpoint_seconds: Annotated[float, typer.Option(help="Time between checkpoints.")] = 30.0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Draw posterior samples of a model in a Python file.
+
+    The file defines [bold]posterior(data)[/bold], which returns a hamcmc.Posterior, and [bold]init[/bold]: parameters
+    to start from, or a function of a JAX key that draws them. It may define [bold]fisher[/bold] (for sgrld) and
+    [bold]metric[/bold] (for hamcmc). Ctrl-C saves and stops; [bold]hamcmc resume[/bold] goes on.
+    """
+    with reporting():
+        jax.config.update("jax_enable_x64", x64)
+        if start not in ("init", "mode"):
+            raise ValueError(f"--start must be init or mode, got {start!r}")
+        asked = {
+            "model": str(model.resolve()),
+            "model_checksum": model_file.checksum(model),
+            "data": str(data.resolve()) if data else None,
+            "sampler": sampler,
+            "options": dict(_setting(s) for s in setting or []),
+            "start": start,
+        }
+        loaded = model_file.load(model, data)
+        schedule = schedules.Constant(step_size) if decay is None else schedules.Polynomial(step_size, decay)
+        result = sample(
+            loaded.posterior,
+            loaded.sampler(sampler, asked["options"]),
+            _start(loaded, start),
+            step_size=schedule,
+            num_samples=samples,
+            warmup=warmup,
+            thin=thin,
+            batch_size=batch_size,
+            replace=replacement,
+            chains=chains,
+            seed=seed,
+            out=out,
+            overwrite=overwrite,
+            store_gradients=gradients,
+            checkpoint_seconds=checkpoint_seconds,
+            progress=not quiet and None,
+            notes=asked,
+        )
+        _print_summary(result)
+        screen.print(f"Draws are in {out}. Look at them: hamcmc report {out}", highlight=False)
+
+
+@app.command(name="resume", epilog="[bold]Example[/bold]\n\nhamcmc resume run")
+def resume_command(
+    run: Run,
+    data: Annotated[Path | None, typer.Option(exists=True, help="The data, if they moved.")] = None,
+    model: Annotated[Path | None, typer.Option(exists=True, help="The model file, if it moved.")] = None,
+    checkpoint_seconds: Annotated[float, typer.Option(help="Time between checkpoints.")] = 30.0,
+    quiet: Quiet = False,
+) -> None:
+    """Continue a run that was stopped or killed, to the very draws that it would have had."""
+    with reporting():
+        settings = read_settings(run)
+        notes = settings["notes"]
+        if "model" not in notes:
+            raise RunError(f"{run} was not made by 'hamcmc sample': continue it with hamcmc.resume in Python")
+        jax.config.update("jax_enable_x64", settings["x64"])
+        model = model or Path(notes["model"])
+        if not model.is_file():
+            raise RunError(f"the model file {model} is gone: say with --model where it is")
+        if model_file.checksum(model) != notes["model_checksum"]:
+            raise RunError(f"the model file {model} has changed since the run began: it cannot be continued with it")
+        data = data or (Path(notes["data"]) if notes["data"] else None)
+        if data is not None and not data.exists():
+            raise RunError(f"the data {data} are gone: say with --data where they are")
+        loaded = model_file.load(model, data)
+        result = resume(
+            run,
+            loaded.posterior,
+            _start(loaded, notes["start"]),
+            sampler=loaded.sampler(notes["sampler"], notes["options"]),
+            checkpoint_seconds=checkpoint_seconds,
+            progress=not quiet and None,
+        )
+        _print_summary(result)
+
+
+@app.command(epilog="[bold]Example[/bold]\n\nhamcmc summary run --limit 50")
+def summary(run: Run, limit: Annotated[int, typer.Option(help="The most rows to show.")] = 40) -> None:
+    """Weighted means, deviations and quantiles, ESS, R-hat and cost of a run; also while it goes on."""
+    with reporting():
+        _print_summary(Result.open(run), limit)
+
+
+@app.command(epilog="[bold]Example[/bold]\n\nhamcmc report run -o report.html")
+def report(
+    run: Run,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The page [default: RUN/report.html].")] = None,
+) -> None:
+    """One self-contained HTML page about a run: traces, densities, pairs, diagnostics, cost, settings."""
+    from hamcmc.report import write_report
+
+    with reporting():
+        screen.print(f"Wrote {write_report(run, out)}", highlight=False, soft_wrap=True)
+
+
+@app.command(epilog="[bold]Example[/bold]\n\nhamcmc demo --out demo")
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
+) -> None:
+    """Sample a strongly correlated posterior with every sampler, compare them, and write a picture and a report."""
+    from hamcmc.demo import CHAINS, ITERATIONS, demo
+    from hamcmc.report import write_report
+
+    with reporting():
+        out.mkdir(parents=True, exist_ok=True)
+        screen.print(f"A ridge of a posterior, {CHAINS} chains of {ITERATIONS:,} iterations with each sampler:")
+        found = demo(out, seed=seed, tell=lambda name: screen.print(f"  {name} …", highlight=False))
+        table = Table("sampler", "ε", "mean error", "sd along", "sd across", "ESS", "gradients/ESS", "seconds")
+        for r in found.rows:
+            table.add_row(
+                r.sampler,
+                f"{r.step_size:.1e}",
+                f"{r.mean_error:.2f} sd",
+                f"{r.length:.2f}",
+                f"{r.width:.2f}",
+                f"{r.ess:,.0f}",
+                f"{r.per_effective_sample:,.0f}",
+                f"{r.seconds:.2f}",
+            )
+        screen.print(table)
+        screen.print(
+            "sd along/across: estimated over exact standard deviation along and across the ridge (right: 1.00);\n"
+            "ESS: effective samples of the slowest parameter, all chains.\n\n"
+            f"Look at    {found.picture}\n"
+            f"and at     {write_report(found.run, out / 'report.html')}\n"
+            f"Then try   hamcmc summary {found.run}\n"
+            "           hamcmc reproduce fig1 --quick\n"
+            "           hamcmc sample --help",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+@app.command(
+    epilog="""[bold]Examples[/bold]
+
+hamcmc reproduce fig1 --quick
+
+hamcmc reproduce proposition --out here"""
+)
+def reproduce(
+    name: Annotated[str, typer.Argument(help="fig1, fig2, theorem, proposition, or all.", show_default=False)],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write [default: reproduced/NAME].")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Same structure, less of it: well under a minute.")] = False,
+    seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
+) -> None:
+    """Reproduce a figure or theorem of the paper: figures (PNG, SVG), results.json, and a table."""
+    from hamcmc.paper import REPRODUCTIONS
+
+    with reporting():
+        if name not in (*REPRODUCTIONS, "all"):
+            raise ValueError(f"name must be one of {', '.join(REPRODUCTIONS)}, all; got {name!r}")
+        for each in REPRODUCTIONS if name == "all" else [name]:
+            target = Path("reproduced") / each if out is None else out / each if name == "all" else out
+            with _bar(each) as progress:
+                found = REPRODUCTIONS[each].run(target, quick=quick, seed=seed, progress=progress)
+            table = Table(*map(str, found.columns), title=found.title)
+            for row in found.rows:
+                table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row))
+            screen.print(table)
+            for note in found.notes:
+                screen.print(note, highlight=False)
+            screen.print("Wrote " + ", ".join(str(f) for f in found.files), highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _bar(name: str) -> Iterator[Any]:
+    """A bar for work that reports (what, fraction done)."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors, disable=not sys.stderr.isatty()) as display:
+        task = display.add_task(name, total=1.0)
+        yield lambda what, done: display.update(task, description=f"{name}: {what}", completed=done)
+
+
+def _print_summary(result: Result, limit: int = 40) -> None:
+    from hamcmc.diagnostics import cost
+    from hamcmc.diagnostics import summary as summarize
+
+    meta = result.meta
+    found = summarize(result, limit=limit)
+    title = f"{result.settings['sampler']['sampler']}, {meta['status']}: {result.draws:,} draws per chain"
+    table = Table("parameter", *found.columns, title=title)
+    for row in found.rows():
+        table.add_row(*row)
+    screen.print(table)
+    for note in found.notes:
+        screen.print(note, highlight=False)
+    spent = cost(result, found)
+    line = f"{spent.gradients:,} minibatch gradients in {spent.seconds:.2f} s"
+    if spent.slowest is not None:
+        line += (
+            f"; per effective sample of {spent.slowest}: {spent.gradients_per_effective_sample:,.0f} gradients, "
+            f"{spent.seconds_per_effective_sample:.2g} s"
+        )
+    screen.print(line, highlight=False)
+    if "message" in meta:
+        screen.print(meta["message"], highlight=False, soft_wrap=True)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """``name=value``; the value as JSON where it is some, else as text."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ValueError(f"--set wants NAME=VALUE, got {text!r}")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+def _start(loaded: model_file.Model, start: str) -> Any:
+    if start == "init":
+        return loaded.init
+    from hamcmc.mode import find_mode
+
+    init = loaded.init(jax.random.key(0)) if callable(loaded.init) else loaded.init
+    size = 10_000 if loaded.posterior.streamed else None
+    return find_mode(loaded.posterior, init, batch_size=size)
+
+
+if __name__ == "__main__":
+    main()
