@@ -109,6 +109,28 @@ class TestSummary:
         assert np.isnan(table["ess_bulk"][0])
         assert "never moved" in table.notes[0]
 
+    def test_interleaved_chains_are_seen_apart(self):
+        # Three independent slow chains that take turns, as in HAMCMC with M = 3: the mean of 6000 draws varies
+        # as that of 3 chains of 2000, so ESS = 6000 (1 − ρ) / (1 + ρ), whereas successive draws look independent.
+        x = autoregressive(RNG(0), (4 * 3, 2000), rho=0.9).reshape(4, 3, 2000)
+        x = np.moveaxis(x, 1, 2).reshape(4, 6000)
+        sampler = {"sampler": {"sampler": "hamcmc", "memory": 3}}
+        table = summary(make_result({"x": x}, **sampler))
+        true = 4 * 6000 * 0.1 / 1.9
+        assert table["ess_bulk"][0] == pytest.approx(true, rel=0.2)
+        assert summary(make_result({"x": x}))["ess_bulk"][0] > 3 * true
+        assert "3 interleaved" in table.notes[0]
+
+    @pytest.mark.parametrize(("memory", "thin", "apart"), [(3, 1, 3), (3, 6, 1), (4, 6, 2), (2, 5, 2)])
+    def test_thinning_passes_by_some_interleaved_chains(self, memory, thin, apart):
+        settings = {"sampler": {"sampler": "hamcmc", "memory": memory}, "thin": thin}
+        assert diagnostics.interleaved(settings) == apart
+        assert diagnostics.interleaved(settings | {"sampler": {"sampler": "naive", "memory": memory}}) == 1
+
+    def test_parts_are_every_nth_draw(self):
+        found = diagnostics.part(np.arange(14).reshape(2, 7), 3)
+        assert_array_equal(found, [[1, 4], [2, 5], [3, 6], [8, 11], [9, 12], [10, 13]])
+
     def test_text_and_pandas(self):
         table = summary(make_result({"mu": RNG(0).standard_normal((2, 50)), "s": np.ones((2, 50))}))
         lines = str(table).splitlines()
@@ -270,6 +292,25 @@ class TestEndToEnd:
         assert_allclose(table["q95"] - table["q5"], 3.29 * sd, rtol=0.1)
         assert (table["r_hat"] < 1.01).all()
         assert str(result.summary()) == str(table)
+
+    def test_ess_of_hamcmc_is_that_of_its_mean(self, study):
+        posterior, exact, *_ = study
+        result = hamcmc.sample(
+            posterior,
+            "hamcmc",
+            jnp.asarray(exact.mean, jnp.float32),
+            step_size=0.1,
+            num_samples=900,
+            warmup=1000,
+            chains=50,
+            memory=3,
+            gamma=float(1 / np.linalg.eigvalsh(exact.precision)[-1]),
+            progress=False,
+        )
+        x = result.posterior["theta"]
+        per_chain = x.mean(1).var(0, ddof=1)  # the variance of the mean of a chain's draws, to 20 %
+        ess = summary(result)["ess_bulk"] / 50
+        assert_allclose(x.var((0, 1)) / per_chain, ess, rtol=0.7)
 
     def test_cost_counts_all_gradients(self, study):
         result = study[2]

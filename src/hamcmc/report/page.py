@@ -1,0 +1,346 @@
+"""One self-contained HTML page about a run: it asks nothing of the network and needs no script."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from html import escape
+from importlib.resources import files
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hamcmc.diagnostics import LEAST, Cost, Summary, cost, format_cell, read_entries, summary
+from hamcmc.record import Result, guard_disk, write_atomically
+from hamcmc.report import plots
+
+ROWS = 20  # of the table that is open; the rest is folded
+SHOWN = 8  # parameters with trace and density
+PAIRED = 6  # parameters in the pair plot
+GOOD_R_HAT = 1.01
+GOOD_ESS = 100  # per chain
+COLUMNS = {
+    "mean": "mean",
+    "sd": "sd",
+    "mcse": "MCSE",
+    "q5": "5 %",
+    "q50": "50 %",
+    "q95": "95 %",
+    "ess_bulk": "ESS bulk",
+    "ess_tail": "ESS tail",
+    "r_hat": "R-hat",
+}
+STATS = {
+    "step_size": "Step size ε",
+    "grad_norm": "Gradient norm ‖∇ log p‖",
+    "pairs_accepted": "Share of pairs accepted",
+    "eigenvalue_bound": "Bound on the largest eigenvalue of H",
+    "drift_norm": "Size of the drift",
+    "noise_norm": "Size of the noise",
+}
+
+
+def write_report(run: Result | str | os.PathLike, out_html: str | os.PathLike | None = None) -> Path:
+    """Write the report of a run, complete or not.
+
+    Args:
+        run: a run's directory, or a :class:`~hamcmc.record.Result`.
+        out_html: the file to write; by default ``report.html`` in the run's directory, or here for a Result.
+
+    Returns:
+        The file's path.
+    """
+    directory = None if isinstance(run, Result) else Path(run)
+    result = run if isinstance(run, Result) else Result.open(run)
+    out = (directory or Path()) / "report.html" if out_html is None else Path(out_html)
+    html = page(result, directory)
+    with guard_disk(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, html.encode())
+    return out
+
+
+def page(result: Result, directory: Path | None = None) -> str:
+    """The HTML of the report."""
+    sampler = result.settings["sampler"]["sampler"]
+    title = directory.resolve().name if directory else f"A run of {sampler}"
+    table = summary(result)
+    spent = cost(result, table)
+    sections = {"Diagnostics": _diagnostics(table), "Cost": _cost(spent)}
+    if result.draws:
+        picked = interesting(table, SHOWN)
+        sections |= {"Parameters": _parameters(result, table, picked)}
+        if len(table) > 1:
+            sections |= {"Pairs": _pairs(result, table)}
+        sections |= {"Sampler": _sampler(result)}
+    sections |= {"Settings": _settings(result)}
+    links = "".join(f'<a href="#{name.lower()}">{name}</a>' for name in sections)
+    body = "".join(f'<section id="{n.lower()}"><h2>{n}</h2>{content}</section>' for n, content in sections.items())
+    written = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>{escape(title)} – hamcmc report</title>"
+        f"<style>{files('hamcmc.report').joinpath('style.css').read_text()}</style></head>\n"
+        f"<body><header><h1>{escape(title)}</h1>{_status(result, directory)}{_facts(result)}"
+        f'<nav aria-label="Sections">{links}</nav></header>\n'
+        f"<main>{_glance(result, table, spent)}{_number_ids(body)}</main>\n"
+        f"<footer>Written on {written} by hamcmc {escape(str(result.settings['versions'].get('hamcmc', '')))}.</footer>"
+        "</body></html>\n"
+    )
+
+
+def interesting(table: Summary, most: int) -> list[int]:
+    """Rows worth a look: the half with the smallest ESS, and the first ones; in the order of the table."""
+    if len(table) <= most:
+        return list(range(len(table)))
+    ess = table["ess_bulk"]
+    slow = [int(i) for i in np.argsort(ess, kind="stable") if np.isfinite(ess[i])][: most // 2]
+    first = [i for i in range(len(table)) if i not in slow][: most - len(slow)]
+    return sorted(slow + first)
+
+
+# --- the top of the page ---
+
+
+def _status(result: Result, directory: Path | None) -> str:
+    s, meta = result.settings, result.meta
+    total = s["warmup"] + s["num_samples"] * s["thin"]
+    where = f"iteration {meta['iteration']:,} of {total:,}"
+    if meta["status"] == "complete":
+        return f'<p><span class="status good">complete</span> {total:,} iterations</p>'
+    if meta["status"] == "failed":
+        message = escape(str(meta.get("message", "no message")))
+        return f'<p><span class="status bad">failed</span> {where}</p><p class="message bad">{message}</p>'
+    how = f"<code>hamcmc resume {escape(str(directory))}</code>" if directory else "resume"
+    return (
+        f'<p><span class="status warn">not finished</span> {where}</p><p class="message warn">This page shows the '
+        f"draws up to the last checkpoint. The run may still be going on; if it was stopped, {how} continues it.</p>"
+    )
+
+
+def _facts(result: Result) -> str:
+    s = result.settings
+    options = ", ".join(f"{k} {v}" for k, v in s["sampler"].items() if k != "sampler" and v is not None)
+    chains = f"{s['chains']} chain{'s' if s['chains'] > 1 else ''}"
+    asked = f" of {s['num_samples']:,}" if result.draws < s["num_samples"] else ""
+    thin = f", one every {s['thin']:,} iterations" if s["thin"] > 1 else ""
+    batch = "all of them at each step" if s["batch_size"] is None else f"minibatches of {s['batch_size']:,}"
+    sizes = {a["name"]: a["shape"] for a in s["arrays"] if a["group"] == "posterior"}
+    facts = {
+        "Sampler": s["sampler"]["sampler"] + (f" ({options})" if options else ""),
+        "Step size": ", ".join(f"{k} {v}" for k, v in s["step_size"].items()).removeprefix("schedule "),
+        "Draws": f"{chains} × {result.draws:,} draws{asked}{thin}, after {s['warmup']:,} iterations of warm-up",
+        "Data": f"{s['data_size']:,} rows, {batch}" if s["data_size"] else "none",
+        "Parameters": ", ".join(f"{n} ({' × '.join(map(str, shape)) or 'scalar'})" for n, shape in sizes.items()),
+        "Seed": s["seed"],
+    }
+    return "<dl>" + "".join(f"<dt>{k}</dt><dd>{escape(str(v))}</dd>" for k, v in facts.items()) + "</dl>"
+
+
+def _glance(result: Result, table: Summary, spent: Cost) -> str:
+    """The numbers that decide whether to trust the draws, and what they mean."""
+    chains = result.settings["chains"]
+    worst = int(np.nanargmax(table["r_hat"])) if np.isfinite(table["r_hat"]).any() else None
+    r_hat = np.nan if worst is None else table["r_hat"][worst]
+    grade = lambda known, good: "" if not known else ("good" if good else "warn")
+    enough = spent.ess >= GOOD_ESS * chains
+    of = lambda name: f"of {name}" if name else "unknown"
+    cards = [
+        ("Smallest ESS", format_cell("ess", spent.ess), of(spent.slowest), grade(spent.slowest, enough)),
+        (
+            "Largest R-hat",
+            format_cell("r_hat", r_hat),
+            "needs 2 chains" if chains == 1 else of(None if worst is None else table.names[worst]),
+            grade(worst is not None, r_hat <= GOOD_R_HAT),
+        ),
+        ("Gradients per effective sample", number(spent.gradients_per_effective_sample), "of the slowest entry", ""),
+        ("Time per effective sample", duration(spent.seconds_per_effective_sample), "of the slowest entry", ""),
+    ]
+    items = "".join(
+        f'<li><span>{name}</span><strong class="{grade}">{value}</strong><span>{escape(note)}</span></li>'
+        for name, value, note, grade in cards
+    )
+    checks = "".join(f"<li>{escape(c)}</li>" for c in _checks(result, table, spent, worst))
+    return f'<ul class="cards" aria-label="At a glance">{items}</ul><ul class="checks">{checks}</ul>'
+
+
+def _checks(result: Result, table: Summary, spent: Cost, worst: int | None) -> Iterator[str]:
+    """What the numbers mean, in words."""
+    chains = result.settings["chains"]
+    if result.draws < LEAST:
+        yield f"There are too few draws to judge ({result.draws} per chain)."
+        return
+    good = True
+    if worst is not None and table["r_hat"][worst] > GOOD_R_HAT:
+        good = False
+        yield (
+            f"The chains disagree about {table.names[worst]}: R-hat is {table['r_hat'][worst]:.3f}, and should be "
+            f"{GOOD_R_HAT} or less. Run longer, and look at the traces for a start that is still being forgotten."
+        )
+    if spent.slowest and spent.ess < GOOD_ESS * chains:
+        good = False
+        yield (
+            f"{spent.slowest} has only {spent.ess:,.0f} effective draws; {GOOD_ESS} per chain make its interval and "
+            "its diagnostics reliable. Run longer, or take a sampler that moves faster along its direction."
+        )
+    if chains == 1:
+        yield "A single chain cannot show that it missed a part of the posterior: run more, from different starts."
+    if good:
+        yield "ESS is large enough" + (" and the chains agree." if chains > 1 else ".")
+    yield (
+        "Neither ESS nor R-hat sees the bias of a step size that is too large: compare with a run at half the step, or "
+        "compute the kernel Stein discrepancy (hamcmc.diagnostics.ksd_of)."
+    )
+
+
+# --- sections ---
+
+
+def _diagnostics(table: Summary) -> str:
+    notes = "".join(f"<p>{escape(n)}</p>" for n in table.notes)
+    rows = list(table.rows())
+    picked = interesting(table, ROWS)
+    html = (
+        "<p class='soft'>Means, standard deviations and quantiles are weighted by the draws' step sizes. MCSE is the "
+        "Monte Carlo standard error of the mean, ESS the number of independent draws that are worth as much.</p>"
+    )
+    html += notes + _table(["", *COLUMNS.values()], [rows[i] for i in picked], "Parameters")
+    if len(picked) < len(rows):
+        more = _table(["", *COLUMNS.values()], rows, f"All {len(rows)} rows")
+        html += f"<details><summary>The first and the slowest are shown; all {len(rows)} rows</summary>{more}</details>"
+    return html
+
+
+def _cost(c: Cost) -> str:
+    slowest = f"of {c.slowest} (ESS {c.ess:,.0f})" if c.slowest else "(ESS unknown)"
+    rows = [
+        ["in total", f"{c.gradients:,}", duration(c.seconds)],
+        [f"per stored draw ({c.draws:,})", number(c.gradients_per_draw), duration(c.seconds_per_draw)],
+        [
+            f"per effective sample {slowest}",
+            number(c.gradients_per_effective_sample),
+            duration(c.seconds_per_effective_sample),
+        ],
+    ]
+    return _table(["", "gradients", "time"], rows, "All chains, warm-up included; time in the compiled loop")
+
+
+def _parameters(result: Result, table: Summary, picked: list[int]) -> str:
+    chains, weights = result.settings["chains"], np.asarray(result.weights, np.float64)
+    key = "".join(
+        f'<li><i style="background:var(--chain-{c % len(plots.CHAIN)})"></i>chain {c}</li>'
+        for c in range(min(chains, 12))
+    )
+    left_out = table.total - len(picked)
+    html = (
+        "<p class='soft'>Traces of all chains, and the weighted density: of all chains as an area, of each as a line; "
+        "the bar below marks the median and the middle 90 %.</p>"
+    )
+    if left_out:
+        html += f"<p>The first entries and those with the smallest ESS are shown; {left_out:,} are left out.</p>"
+    html += f'<ul class="key" aria-label="Colours">{key}</ul>' if chains > 1 else ""
+    for i, x in zip(picked, read_entries(result, [table.entries[i] for i in picked])):
+        name = table.names[i]
+        cell = lambda column, i=i: format_cell(column, table[column][i])
+        numbers = f"mean {cell('mean')}, sd {cell('sd')}, ESS {cell('ess_bulk')}, R-hat {cell('r_hat')}"
+        html += (
+            f'<article class="parameter"><h3>{escape(name)}</h3><p class="soft">{numbers}</p><div class="row">'
+            + _figure(plots.trace(x), f"Trace of {name} in {chains} chains")
+            + _figure(plots.density(x, weights), f"Density of {name}: {numbers}")
+            + "</div></article>"
+        )
+    return html
+
+
+def _pairs(result: Result, table: Summary) -> str:
+    picked = interesting(table, PAIRED)
+    names = [table.names[i] for i in picked]
+    draws = read_entries(result, [table.entries[i] for i in picked])
+    drawn = plots.pairs(draws, names, np.asarray(result.weights, np.float64))
+    left_out = table.total - len(picked)
+    return (
+        "<p class='soft'>Draws of all chains below the diagonal, correlations above it.</p>"
+        + (f"<p>{left_out:,} entries are left out.</p>" if left_out else "")
+        + f'<div class="pairs" style="max-width:{8 * len(names) + 4}rem" tabindex="0">'
+        + _figure(drawn, f"Pair plot of {', '.join(names)}")
+        + "</div>"
+    )
+
+
+def _sampler(result: Result) -> str:
+    stats = {n: x for n, x in result.sample_stats.items() if x.ndim == 2}
+    pairs = result.settings["sampler"].get("memory", 2) - 1
+    html = "<p class='soft'>Mean over all chains against the draw; the band holds the middle 90 %.</p><div class='row'>"
+    for name in sorted(stats, key=lambda n: list(STATS).index(n) if n in STATS else len(STATS)):
+        x, most = np.asarray(stats[name], np.float64), None
+        if name == "pairs_accepted":
+            x, most = x / pairs, 1.0
+        caption = STATS.get(name, name)
+        html += _figure(plots.series(x, most), f"{caption} against the draw; mean {x.mean():.3g}", caption)
+    return html + "</div>"
+
+
+def _settings(result: Result) -> str:
+    left_out = ("arrays", "step_sizes")  # shown at the top, or not for people
+    asked = flatten({k: v for k, v in result.settings.items() if k not in left_out})
+    rows = [[k, str(v)] for k, v in asked]
+    return _table(["setting", "value"], rows, "What was asked, and with which versions (run.json)", kind="words")
+
+
+# --- pieces ---
+
+
+def _figure(svg: str, alt: str, caption: str = "") -> str:
+    drawn = svg.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1)
+    return f"<figure>{f'<figcaption>{escape(caption)}</figcaption>' if caption else ''}{drawn}</figure>"
+
+
+def _number_ids(html: str) -> str:
+    """Each figure's identifiers under a number of its own: figures with equal parts would share names."""
+    numbers = count()
+    rename = lambda svg: re.sub(r'( id="|url\(#|href="#)', rf"\g<1>f{next(numbers)}-", svg)
+    return "".join(part if i % 2 == 0 else rename(part) for i, part in enumerate(re.split(r"(<svg.*?</svg>)", html)))
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str, kind: str = "numbers") -> str:
+    first, *others = head
+    cells = "".join(f'<th scope="col">{escape(h)}</th>' for h in others)
+    corner = f'<th scope="col">{escape(first)}</th>' if first else "<td></td>"
+    body = ""
+    for name, *values in rows:
+        tds = "".join(f"<td>{escape(v)}</td>" for v in values)
+        body += f'<tr><th scope="row">{escape(name)}</th>{tds}</tr>'
+    return (
+        f'<div class="scroll"><table class="{kind}"><caption>{escape(caption)}</caption>'
+        f"<thead><tr>{corner}{cells}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested dicts with dotted names."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def number(value: float) -> str:
+    """Three digits, or all of a large number's; a dash for none."""
+    if not np.isfinite(value):
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    if not np.isfinite(seconds):
+        return "–"
+    for unit, size in (("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3)):
+        if seconds >= (1 if size < 60 else 2) * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} µs"
