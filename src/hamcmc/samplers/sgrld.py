@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import cho_solve, solve_triangular
+from jax.scipy.linalg import solve_triangular
 
 from hamcmc.samplers.base import (
     Grad,
@@ -28,7 +28,13 @@ class State(NamedTuple):
     step: Array
 
 
-def sgrld(grad: Grad, fisher: Array | Callable[[PyTree], Array], *, mirror: Mirror | None = None) -> Sampler:
+def sgrld(
+    grad: Grad,
+    fisher: Array | Callable[[PyTree], Array],
+    *,
+    correction: bool = True,
+    mirror: Mirror | None = None,
+) -> Sampler:
     r"""Stochastic gradient Riemannian Langevin dynamics.
 
     .. math:: θ_t = θ_{t-1} + ε_t [-H ∇Ũ(θ_{t-1}) + Γ(θ_{t-1})] + η_t, \quad η_t ∼ N(0, 2 ε_t H), \quad H = F(θ)^{-1}
@@ -41,6 +47,7 @@ def sgrld(grad: Grad, fisher: Array | Callable[[PyTree], Array], *, mirror: Mirr
         grad: estimator of the gradient of the log-density, −∇Ũ, such as ``posterior.grad``.
         fisher: F, a (D, D) matrix over the flattened position (``jax.flatten_util.ravel_pytree``); constant, then it is
             factored once and Γ = 0, or a function of the position, then it is factored at every step and Γ is added.
+        correction: add Γ; without it a bias remains as ε → 0 unless F is constant.
         mirror: map that folds a position back into its support (``posterior.mirror``).
 
     Returns:
@@ -53,12 +60,12 @@ def sgrld(grad: Grad, fisher: Array | Callable[[PyTree], Array], *, mirror: Mirr
     constant = None if callable(fisher) else _factor(jnp.asarray(fisher))
 
     def metric(flat: Array, unravel) -> tuple[Array, Array]:
-        """The Cholesky factor L of F(θ) = L Lᵀ, and Γ(θ)."""
+        """R = L⁻¹ of the Cholesky factorization F(θ) = L Lᵀ, so that H = RᵀR, and Γ(θ)."""
         if constant is not None:
             return constant, jnp.zeros_like(flat)
         f = lambda x: fisher(unravel(x))  # type: ignore[operator]
-        root = jnp.linalg.cholesky(f(flat))
-        return root, correction(f, flat, root)
+        root = _invert(jnp.linalg.cholesky(f(flat)))
+        return root, correction_term(f, flat, root) if correction else jnp.zeros_like(flat)
 
     def init(position: PyTree) -> State:
         return State(position, jnp.zeros((), jnp.int32))
@@ -67,18 +74,22 @@ def sgrld(grad: Grad, fisher: Array | Callable[[PyTree], Array], *, mirror: Mirr
         flat, unravel = ravel_pytree(state.position)
         g = grad(state.position, minibatch)
         root, gamma = metric(flat, unravel)
-        drift = cho_solve((root, True), ravel_pytree(g)[0]) + gamma
-        z = ravel_pytree(standard_normal(key, state.position))[0]
-        noise = solve_triangular(root, z, lower=True, trans=1)  # covariance L⁻ᵀL⁻¹ = F⁻¹
+        drift = root.T @ (root @ ravel_pytree(g)[0]) + gamma
+        noise = root.T @ ravel_pytree(standard_normal(key, state.position))[0]  # covariance RᵀR = F⁻¹
         position = langevin(state.position, unravel(drift), unravel(noise), step_size, mirror)
         return State(position, state.step + 1), step_info(g, drift, noise, step_size)
 
-    return Sampler(init, step, {"sampler": "sgrld", "fisher": "constant" if constant is not None else "function"})
+    settings = {
+        "sampler": "sgrld",
+        "fisher": "constant" if constant is not None else "function",
+        "correction": correction,
+    }
+    return Sampler(init, step, settings)
 
 
-def correction(fisher: Callable[[Array], Array], flat: Array, root: Array) -> Array:
+def correction_term(fisher: Callable[[Array], Array], flat: Array, root: Array) -> Array:
     """Γ_i = Σ_j ∂(F⁻¹)_ij/∂θ_j = −[F⁻¹ Σ_j (∂_j F) F⁻¹ e_j]_i."""
-    inverse = cho_solve((root, True), jnp.eye(flat.size, dtype=flat.dtype))
+    inverse = root.T @ root
     derivative = jax.jacfwd(fisher)(flat)  # (i, k, j): ∂F_ik/∂θ_j
     return -inverse @ jnp.einsum("ikj,kj->i", derivative, inverse)
 
@@ -89,4 +100,9 @@ def _factor(fisher: Array) -> Array:
     root = jnp.linalg.cholesky(fisher)
     if not bool(jnp.isfinite(root).all()):
         raise ValueError("fisher must be positive definite")
-    return root
+    return _invert(root)
+
+
+def _invert(lower: Array) -> Array:
+    """The inverse of a lower triangular matrix."""
+    return solve_triangular(lower, jnp.eye(lower.shape[0], dtype=lower.dtype), lower=True)
