@@ -70,7 +70,7 @@ def test_a_gamma_posterior_sampled_both_ways(way, step_size):
         per_chain = moment.mean(1)
         error = per_chain.std() / np.sqrt(len(per_chain))
         assert abs(per_chain.mean() - exact) < 5 * error + 3 * step_size
-        assert error < 0.03  # so that a missing Jacobian (mean 1.0) or noise scale cannot pass
+        assert error < 0.04  # so that a missing Jacobian (mean 1.0) or noise scale cannot pass
 
 
 def test_an_exponential_posterior_by_mirroring_at_the_edge():

@@ -271,7 +271,7 @@ def _create_group(root, group: str, arrays: list[Array], chains: int, num_sample
 def remove_partial_writes(path: Path) -> None:
     """Delete the temporary files of writes that were cut short."""
     for file in (*path.glob("*.partial"), *(path / "draws.zarr").rglob("*.partial")):
-        file.unlink()
+        file.unlink(missing_ok=True)
 
 
 def write_atomically(file: Path, content: bytes) -> None:

@@ -115,6 +115,8 @@ def sample(
         "notes": dict(notes or {}),
     }
     _check.non_negative("checkpoint_seconds", checkpoint_seconds)
+    if seed >= 2**32:  # JAX would cut it to 32 bits
+        raise ValueError(f"seed must be below 2**32, got {seed}")
     if store_gradients and posterior.streamed:
         raise ValueError("store_gradients is not available for streamed (memory-mapped) data")
     if isinstance(sampler, str):
