@@ -31,11 +31,11 @@ def catalogue(package, posterior, precision):
         ),
         "hamcmc-2": (
             lambda: package.hamcmc(posterior.grad, memory=2, **quasi_newton),
-            {"step_size": 0.01, "slowest": soft / stiff / 2},
+            {"step_size": 0.01, "slowest": soft / stiff},
         ),
         "hamcmc-3": (
             lambda: package.hamcmc(posterior.grad, memory=3, **quasi_newton),
-            {"step_size": 0.01, "slowest": soft / stiff / 3},
+            {"step_size": 0.01, "slowest": soft / stiff},
         ),
         "hamcmc-diagonal": (
             lambda: package.hamcmc(
@@ -45,11 +45,11 @@ def catalogue(package, posterior, precision):
                 damping=0.1,
                 cosine=0.3,
             ),
-            {"step_size": 0.01, "slowest": soft / stiff / 3},
+            {"step_size": 0.01, "slowest": soft / stiff},
         ),
         "hamcmc-newest": (
             lambda: package.hamcmc(posterior.grad, memory=3, gamma="newest", cosine=0.3),
-            {"step_size": 0.01, "slowest": soft / stiff / 3, "batch_size": None},
+            {"step_size": 0.01, "slowest": soft / stiff, "batch_size": None},
         ),
     }
 
