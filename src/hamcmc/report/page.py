@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hamcmc.diagnostics import LEAST, Cost, Summary, cost, format_cell, read_entries, summary
+from hamcmc.diagnostics import Cost, Summary, cost, format_cell, read_entries, summary
 from hamcmc.record import Result, guard_disk, write_atomically
 from hamcmc.report import plots
 
@@ -111,7 +111,7 @@ def _status(result: Result, directory: Path | None) -> str:
     total = s["warmup"] + s["num_samples"] * s["thin"]
     where = f"iteration {meta['iteration']:,} of {total:,}"
     if meta["status"] == "complete":
-        return f'<p><span class="status good">complete</span> {total:,} iterations</p>'
+        return f'<p><span class="status good">complete</span> {plural(total, "iteration")}</p>'
     if meta["status"] == "failed":
         message = escape(str(meta.get("message", "no message")))
         return f'<p><span class="status bad">failed</span> {where}</p><p class="message bad">{message}</p>'
@@ -124,16 +124,16 @@ def _status(result: Result, directory: Path | None) -> str:
 
 def _facts(result: Result) -> str:
     s = result.settings
-    options = ", ".join(f"{k} {v}" for k, v in s["sampler"].items() if k != "sampler" and v is not None)
-    chains = f"{s['chains']} chain{'s' if s['chains'] > 1 else ''}"
+    options = ", ".join(f"{k} {value(v)}" for k, v in s["sampler"].items() if k != "sampler" and v is not None)
     asked = f" of {s['num_samples']:,}" if result.draws < s["num_samples"] else ""
+    draws = f"{plural(s['chains'], 'chain')} × {plural(result.draws, 'draw')}{asked}"
     thin = f", one every {s['thin']:,} iterations" if s["thin"] > 1 else ""
     batch = "all of them at each step" if s["batch_size"] is None else f"minibatches of {s['batch_size']:,}"
     sizes = {a["name"]: a["shape"] for a in s["arrays"] if a["group"] == "posterior"}
     facts = {
         "Sampler": s["sampler"]["sampler"] + (f" ({options})" if options else ""),
-        "Step size": ", ".join(f"{k} {v}" for k, v in s["step_size"].items()).removeprefix("schedule "),
-        "Draws": f"{chains} × {result.draws:,} draws{asked}{thin}, after {s['warmup']:,} iterations of warm-up",
+        "Step size": _schedule(s["step_size"]),
+        "Draws": f"{draws}{thin}, after {plural(s['warmup'], 'iteration')} of warm-up",
         "Data": f"{s['data_size']:,} rows, {batch}" if s["data_size"] else "none",
         "Parameters": ", ".join(f"{n} ({' × '.join(map(str, shape)) or 'scalar'})" for n, shape in sizes.items()),
         "Seed": s["seed"],
@@ -141,16 +141,25 @@ def _facts(result: Result) -> str:
     return "<dl>" + "".join(f"<dt>{k}</dt><dd>{escape(str(v))}</dd>" for k, v in facts.items()) + "</dl>"
 
 
+def _schedule(spec: Mapping[str, Any]) -> str:
+    match spec:
+        case {"schedule": "constant", "step_size": epsilon}:
+            return f"ε = {value(epsilon)}, constant"
+        case {"schedule": "polynomial", "a": a, "b": b}:
+            return f"ε_t = ({value(a)} / t)^{value(b)}, t = 1, 2, …"
+    return "a schedule of its own"
+
+
 def _glance(result: Result, table: Summary, spent: Cost) -> str:
     """The numbers that decide whether to trust the draws, and what they mean."""
     chains = result.settings["chains"]
     worst = int(np.nanargmax(table["r_hat"])) if np.isfinite(table["r_hat"]).any() else None
     r_hat = np.nan if worst is None else table["r_hat"][worst]
+    ess, poorest = smallest_ess(table)
     grade = lambda known, good: "" if not known else ("good" if good else "warn")
-    enough = spent.ess >= GOOD_ESS * chains
     of = lambda name: f"of {name}" if name else "unknown"
     cards = [
-        ("Smallest ESS", format_cell("ess", spent.ess), of(spent.slowest), grade(spent.slowest, enough)),
+        ("Smallest ESS", format_cell("ess", ess), of(poorest), grade(poorest, ess >= GOOD_ESS * chains)),
         (
             "Largest R-hat",
             format_cell("r_hat", r_hat),
@@ -164,15 +173,25 @@ def _glance(result: Result, table: Summary, spent: Cost) -> str:
         f'<li><span>{name}</span><strong class="{grade}">{value}</strong><span>{escape(note)}</span></li>'
         for name, value, note, grade in cards
     )
-    checks = "".join(f"<li>{escape(c)}</li>" for c in _checks(result, table, spent, worst))
+    checks = "".join(f"<li>{escape(c)}</li>" for c in _checks(result, table, worst))
     return f'<ul class="cards" aria-label="At a glance">{items}</ul><ul class="checks">{checks}</ul>'
 
 
-def _checks(result: Result, table: Summary, spent: Cost, worst: int | None) -> Iterator[str]:
+def smallest_ess(table: Summary) -> tuple[float, str | None]:
+    """The smallest ESS, in the bulk or in the tails, and whose it is."""
+    ess = np.fmin(table["ess_bulk"], table["ess_tail"])
+    if not np.isfinite(ess).any():
+        return np.nan, None
+    row = int(np.nanargmin(ess))
+    return float(ess[row]), f"{table.names[row]}{' (tails)' if ess[row] < table['ess_bulk'][row] else ''}"
+
+
+def _checks(result: Result, table: Summary, worst: int | None) -> Iterator[str]:
     """What the numbers mean, in words."""
     chains = result.settings["chains"]
-    if result.draws < LEAST:
-        yield f"There are too few draws to judge ({result.draws} per chain)."
+    ess, poorest = smallest_ess(table)
+    if poorest is None:
+        yield "Nothing can be said yet: there are too few draws, or they never moved."
         return
     good = True
     if worst is not None and table["r_hat"][worst] > GOOD_R_HAT:
@@ -181,10 +200,10 @@ def _checks(result: Result, table: Summary, spent: Cost, worst: int | None) -> I
             f"The chains disagree about {table.names[worst]}: R-hat is {table['r_hat'][worst]:.3f}, and should be "
             f"{GOOD_R_HAT} or less. Run longer, and look at the traces for a start that is still being forgotten."
         )
-    if spent.slowest and spent.ess < GOOD_ESS * chains:
+    if ess < GOOD_ESS * chains:
         good = False
         yield (
-            f"{spent.slowest} has only {spent.ess:,.0f} effective draws; {GOOD_ESS} per chain make its interval and "
+            f"{poorest} has only {ess:,.0f} effective draws; {GOOD_ESS} per chain make its interval and "
             "its diagnostics reliable. Run longer, or take a sampler that moves faster along its direction."
         )
     if chains == 1:
@@ -226,7 +245,9 @@ def _cost(c: Cost) -> str:
             duration(c.seconds_per_effective_sample),
         ],
     ]
-    return _table(["", "gradients", "time"], rows, "All chains, warm-up included; time in the compiled loop")
+    return _table(
+        ["", "gradients", "time"], rows, "All chains, warm-up included; time in the compiled loop", kind="wrap"
+    )
 
 
 def _parameters(result: Result, table: Summary, picked: list[int]) -> str:
@@ -287,7 +308,7 @@ def _sampler(result: Result) -> str:
 def _settings(result: Result) -> str:
     left_out = ("arrays", "step_sizes")  # shown at the top, or not for people
     asked = flatten({k: v for k, v in result.settings.items() if k not in left_out})
-    rows = [[k, str(v)] for k, v in asked]
+    rows = [[k, value(v)] for k, v in asked]
     return _table(["setting", "value"], rows, "What was asked, and with which versions (run.json)", kind="words")
 
 
@@ -327,6 +348,16 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def plural(n: int, what: str) -> str:
+    """``1 draw``, ``2,000 draws``."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def value(of: Any) -> str:
+    """A setting as text; a float by its first digits."""
+    return f"{of:.5g}" if isinstance(of, float) else str(of)
 
 
 def number(value: float) -> str:

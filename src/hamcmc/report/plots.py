@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from hamcmc.diagnostics import spread, weighted_moments, weighted_quantiles
 
@@ -50,7 +50,7 @@ def trace(x: np.ndarray) -> str:
     when = spread(x.shape[1], POINTS)
     for c, chain in enumerate(x):
         ax.plot(when, chain[when], ".-" if len(when) < 30 else "-", color=_colour(c), lw=0.7, alpha=0.85)
-    _against_draws(ax)
+    _against_draws(ax, x.shape[1])
     return svg(fig)
 
 
@@ -93,7 +93,7 @@ def pairs(draws: Sequence[np.ndarray], names: Sequence[str], weights: np.ndarray
                 _cloud(ax, flat[j], flat[i], w)
             else:
                 ax.axis("off")
-                value = "–" if np.isnan(r[i, j]) else f"{r[i, j]:.2f}".replace("-", "−")
+                value = "–" if np.isnan(r[i, j]) else f"{round(r[i, j], 2) + 0.0:.2f}".replace("-", "−")
                 size = 9 + 6 * abs(np.nan_to_num(r[i, j]))
                 ax.text(0.5, 0.5, value, ha="center", va="center", fontsize=size, transform=ax.transAxes)
             if j == 0:
@@ -117,10 +117,11 @@ def series(x: np.ndarray, most: float | None = None) -> str:
         ax.set_ylim(-0.04 * most, 1.04 * most)
     elif min(low) > 0 and max(high) > 30 * min(low):
         ax.set_yscale("log")
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         ax.minorticks_off()
     elif min(low) >= 0 and max(high) > 0:
         ax.set_ylim(0, 1.08 * max(high))
-    _against_draws(ax)
+    _against_draws(ax, x.shape[1])
     return svg(fig)
 
 
@@ -178,9 +179,10 @@ def _figure(width: float, height: float) -> tuple[Figure, Axes]:
     return fig, fig.subplots()
 
 
-def _against_draws(ax: Axes) -> None:
+def _against_draws(ax: Axes, draws: int) -> None:
     ax.set_xlabel("draw")
-    ax.margins(x=0.01)
+    margin = max(0.01 * draws, 0.5)
+    ax.set_xlim(-margin, draws - 1 + margin)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 

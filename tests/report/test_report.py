@@ -1,0 +1,283 @@
+"""The report: complete, self-contained, well-formed and escaped, for good, bad and unfinished runs."""
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import jax.numpy as jnp
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+import hamcmc
+from hamcmc.report import page, plots, write_report
+from tests.report.results import make_result
+
+VOID = {"meta", "link", "br", "img", "input"}
+
+
+class Page(HTMLParser):
+    """Text, identifiers, references and nesting of a page."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.open, self.ids, self.urls, self.tags = [], [], [], Counter()
+        self.text, self.headings, self.unlabelled = "", [], 0
+        self.feed(html)
+        assert not self.open, f"unclosed: {self.open}"
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.tags[tag] += 1
+        self.ids += [v for k, v in attrs if k == "id"]
+        self.urls += [v for k, v in attrs if k in ("href", "src", "srcset", "action", "data", "poster", "xlink:href")]
+        self.urls += re.findall(r"url\(([^)]*)\)", " ".join(v or "" for _, v in attrs))
+        self.unlabelled += tag == "svg" and not (given.get("role") == "img" and given.get("aria-label"))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("h1", "h2", "h3"):
+            self.headings.append(data)
+        if "style" not in self.open:
+            self.text += data + " "
+
+
+def read(path) -> Page:
+    """The page, with all that every page must be."""
+    html = path.read_text()
+    parsed = Page(html)
+    assert all(u.startswith("#") and u[1:] in parsed.ids for u in parsed.urls)
+    assert "@import" not in html
+    assert "script" not in parsed.tags
+    assert "http" not in html.replace('http-equiv="Content-Security-Policy"', "")
+    assert max(Counter(parsed.ids).values()) == 1
+    assert parsed.unlabelled == 0
+    assert parsed.tags["h1"] == parsed.tags["main"] == 1
+    assert parsed.tags["table"] == parsed.tags["caption"] == parsed.tags["thead"]
+    return parsed
+
+
+ALL = ["Diagnostics", "Cost", "Parameters", "Pairs", "Sampler", "Settings"]
+
+
+def sections(parsed: Page) -> list[str]:
+    return [h for h in parsed.headings if h in ALL]
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    precision = jnp.array([[4.0, 1.0], [1.0, 2.0]])
+    return hamcmc.Posterior(lambda p: -0.5 * p["mu"] @ precision @ p["mu"] - 0.5 * p["nu"] ** 2)
+
+
+START = {"mu": jnp.zeros(2), "nu": jnp.zeros(())}
+
+
+def test_a_run_directory(tmp_path, posterior):
+    options = {"num_samples": 400, "thin": 5, "warmup": 100, "chains": 2, "seed": 7, "memory": 3, "progress": False}
+    hamcmc.sample(
+        posterior, "hamcmc", START, step_size=hamcmc.Polynomial(0.5), out=tmp_path / "my run", notes={"why": "a test"},
+        **options,
+    )  # fmt: skip
+    out = write_report(tmp_path / "my run")
+    assert out == tmp_path / "my run" / "report.html"
+    assert out.stat().st_size < 3e6
+    parsed = read(out)
+    assert sections(parsed) == ALL
+    assert parsed.headings[0] == "my run"
+    assert [h for h in parsed.headings if "[" in h or h == "nu"] == ["mu[0]", "mu[1]", "nu"]
+    # a trace and a density each, the pair plot, five statistics of the sampler and the step size
+    assert parsed.tags["svg"] == 2 * 3 + 1 + 6
+    for text in (
+        "complete",
+        "2,100 iterations",
+        "hamcmc (memory 3",
+        "(0.5 / t)^0.51",
+        "2 chains × 400 draws",
+        "a test",
+    ):
+        assert text in parsed.text
+    assert "Share of pairs accepted" in parsed.text
+    assert hamcmc.__version__ in parsed.text
+    assert not list((tmp_path / "my run").glob("*.partial"))
+
+
+def test_the_numbers_are_those_of_the_summary(tmp_path):
+    x = np.random.default_rng(0).standard_normal((4, 300, 2))
+    result = make_result({"x": x}, meta={"gradients": 123456})
+    parsed = read(write_report(result, tmp_path / "new" / "page.html"))
+    for row in result.summary().rows():
+        assert " ".join(row) in re.sub(r"\s+", " ", parsed.text)
+    assert "123,456" in parsed.text
+    assert "ESS is large enough and the chains agree." in parsed.text
+    assert "A run of sgld" in parsed.headings
+
+
+def test_problems_are_said_in_words(tmp_path):
+    rng = np.random.default_rng(0)
+    apart = rng.standard_normal((2, 300)) + np.array([[0.0], [3.0]])
+    parsed = read(write_report(make_result({"good": rng.standard_normal((2, 300)), "apart": apart}), tmp_path / "a"))
+    assert "The chains disagree about apart" in parsed.text
+    assert "ESS is large enough" not in parsed.text
+    walk = rng.standard_normal((1, 300)).cumsum(1)
+    parsed = read(write_report(make_result({"walk": walk}), tmp_path / "b"))
+    assert re.search(r"walk[^:]* has only \d+ effective draws", parsed.text)
+    assert "A single chain cannot show" in parsed.text
+
+
+def test_a_failed_run(tmp_path, posterior):
+    out = tmp_path / "failed"
+    with pytest.raises(hamcmc.NonFinite) as caught:
+        hamcmc.sample(posterior, "sgld", START, step_size=2.0, num_samples=2000, out=out, progress=False)
+    parsed = read(write_report(out))
+    assert "failed" in parsed.text
+    assert str(caught.value) in parsed.text
+    assert sections(parsed) == ALL
+    assert "complete" not in parsed.text
+    read(write_report(caught.value.result, tmp_path / "page.html"))
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("visits", [0, 2])
+def test_a_run_that_is_not_finished(tmp_path, posterior, visits):
+    def progress(status):
+        if status.iteration and len(seen) >= visits:
+            raise Stop
+        seen.append(status)
+
+    seen = []
+    with pytest.raises(Stop):
+        hamcmc.sample(
+            posterior, "sgld", START, step_size=0.1, num_samples=10**6, out=tmp_path / "run", progress=progress,
+            checkpoint_seconds=0.0,
+        )  # fmt: skip
+    result = hamcmc.Result.open(tmp_path / "run")
+    assert (result.draws > 0) == (visits > 0)
+    parsed = read(write_report(tmp_path / "run"))
+    assert "not finished" in parsed.text
+    assert f"iteration {result.meta['iteration']:,} of 1,000,000" in parsed.text
+    assert f"hamcmc resume {tmp_path / 'run'}" in parsed.text
+    assert sections(parsed) == (ALL if visits else ["Diagnostics", "Cost", "Settings"])
+
+
+@pytest.mark.parametrize("chains", [1, 3])
+@pytest.mark.parametrize("draws", [1, 2, 3, 5])
+def test_few_draws(tmp_path, chains, draws):
+    rng = np.random.default_rng(0)
+    shape = (chains, draws)
+    result = make_result(
+        {"x": rng.standard_normal(shape), "same": np.full(shape, 2.0)}, stats={"grad_norm": np.zeros(shape)}
+    )
+    assert sections(read(write_report(result, tmp_path / "page.html"))) == ALL
+
+
+def test_nothing_to_say_about_draws_that_never_move(tmp_path):
+    parsed = read(write_report(make_result({"x": np.zeros((2, 50))}), tmp_path / "page.html"))
+    assert "Nothing can be said yet" in parsed.text
+    assert "ESS is large enough" not in parsed.text
+    assert sections(parsed) == [s for s in ALL if s != "Pairs"]
+
+
+def test_names_and_notes_are_escaped(tmp_path):
+    evil = '<script>alert("x")</script>&$a_{$'
+    result = make_result(
+        {evil: np.random.default_rng(0).standard_normal((2, 50, 2))},
+        stats={evil: np.ones((2, 50))},
+        meta={"status": "failed", "message": evil},
+        notes={evil: evil},
+        sampler={"sampler": evil, "option": evil},
+        versions={"hamcmc": evil},
+    )
+    out = tmp_path / "<b>" / "page.html"
+    parsed = read(write_report(result, out))
+    assert "<script" not in out.read_text()
+    assert parsed.text.count(evil) >= 8
+    assert "$a" in parsed.text  # no formula was made of it
+
+
+def test_many_entries_and_many_draws_make_a_small_page(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 2000, 250)).astype(np.float32)
+    x[:, :, 150] = x[:, :, 150].cumsum(1)  # the slowest by far
+    result = make_result({"x": x, "s": rng.standard_normal((2, 2000))}, stats={"grad_norm": x[:, :, 0] ** 2})
+    out = write_report(result, tmp_path / "page.html")
+    assert out.stat().st_size < 3e6
+    parsed = read(out)
+    shown = [h for h in parsed.headings if re.fullmatch(r"x\[\d+\]|s", h)]
+    assert len(shown) == 8
+    assert "x[0]" in shown
+    assert f"{251 - 200} are left out" in parsed.text
+    assert f"{251 - 8} are left out" in parsed.text
+    assert "all 200 rows" in parsed.text
+
+
+def test_interesting_rows_are_the_slowest_and_the_first():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 200, 12))
+    x[:, :, 7] = x[:, :, 7].cumsum(1)
+    x[:, :, 9] = 0.0  # no ESS
+    table = make_result({"x": x}).summary()
+    found = page.interesting(table, 4)
+    assert len(found) == 4
+    assert 7 in found
+    assert found[:2] == [0, 1]
+    assert page.interesting(table, 12) == list(range(12))
+
+
+def test_weighted_correlation():
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((3, 50)), rng.integers(1, 5, 50)
+    x[2] = 1.0
+    found = plots.correlation(x, w)
+    assert found[0, 1] == pytest.approx(np.corrcoef(np.repeat(x[:2], w, axis=1))[0, 1])
+    assert np.isnan(found[0, 2])
+
+
+def test_weighted_density():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(4000)
+    grid, p = plots.kde(x, np.where(x > 0, 3.0, 1.0))
+    mass = np.trapezoid(p, grid)
+    assert mass == pytest.approx(1.0, abs=0.02)
+    assert np.trapezoid(np.where(grid > 0, p, 0), grid) == pytest.approx(0.75, abs=0.04)
+    assert plots.kde(np.full(9, 5.0), np.ones(9))[1].max() > 0
+
+
+def test_plots_leave_the_settings_of_matplotlib_alone():
+    before = dict(mpl.rcParams)
+    x = np.random.default_rng(0).standard_normal((2, 500))
+    drawn = plots.trace(x) + plots.density(x, np.ones(500)) + plots.pairs([x, x], ["a", "b"], np.ones(500))
+    assert dict(mpl.rcParams) == before
+    for colour in plots.VARIABLES:
+        assert colour not in drawn
+    assert "var(--chain-1)" in drawn
+
+
+def test_durations_and_numbers():
+    assert [page.duration(s) for s in (5e-6, 0.0031, 1.5, 90, 600, 9000, np.nan)] == [
+        "5 µs", "3.1 ms", "1.5 s", "90 s", "10 min", "2.5 h", "–",
+    ]  # fmt: skip
+    assert [page.number(v) for v in (0.1234, 12.34, 12345.6, np.nan)] == ["0.123", "12.3", "12,346", "–"]
+
+
+def test_a_directory_that_is_no_run(tmp_path):
+    with pytest.raises(hamcmc.RunError, match="is not a run"):
+        write_report(tmp_path)
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(hamcmc.RunError, match="cannot write"):
+        write_report(make_result({"x": np.ones((1, 5))}), tmp_path / "file" / "page.html")
