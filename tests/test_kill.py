@@ -89,11 +89,10 @@ def kill_and_resume(jobs, directory, kills, seed):
         if done % 4 == 0:  # from the very start: imports, tracing, compilation
             time.sleep(rng.uniform(0, jobs.seconds))
         else:  # while it writes
-            log = out / "events.jsonl"
-            lines = len(log.read_text().splitlines()) if log.exists() else 0
-            while process.poll() is None and not (log.exists() and len(log.read_text().splitlines()) > lines):
-                time.sleep(0.002)
-            time.sleep(rng.uniform(0, 0.3))
+            before = reached(out)
+            while process.poll() is None and reached(out) in ("nothing", "settings", 0, before):
+                time.sleep(0.005)
+            time.sleep(rng.uniform(0, 0.5))
         process.kill()
         process.communicate()
         if process.returncode == -signal.SIGKILL:
