@@ -1,1 +1,25 @@
 """The paper's figures and theory as commands: ``REPRODUCTIONS[name].run(out, quick=…, seed=…, progress=…)``."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hamcmc.paper import fig1, fig2, proposition, theorem
+from hamcmc.paper.common import Reproduction
+
+
+class Entry(NamedTuple):
+    """A reproduction by name: ``run(out, quick=False, seed=0, progress=None) -> Reproduction`` and a line of help.
+
+    `progress` is called with (what is being done, fraction done).
+    """
+
+    run: Callable[..., Reproduction]
+    help: str
+
+
+REPRODUCTIONS = {
+    "fig1": Entry(fig1.reproduce, "Four tuned samplers on a thin two-dimensional ridge."),
+    "fig2": Entry(fig2.reproduce, "Error of the posterior mean by iterations and by the clock, D = 10 and 100."),
+    "theorem": Entry(theorem.reproduce, "Bias and mean squared error against T beside the theorem's rates."),
+    "proposition": Entry(proposition.reproduce, "Bias of the naive sampler next to HAMCMC's as the step shrinks."),
+}

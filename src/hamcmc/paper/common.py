@@ -137,7 +137,7 @@ class Ensemble:
 
     Args:
         sampler: the sampler.
-        statistic: h, from a position to a number.
+        statistic: h, from a position to an array.
         schedule: ``schedule(t, *parameters) -> ε``; the parameters are arguments of the compiled code.
         minibatch: ``minibatch(key) -> what the gradient takes``, drawn anew for each run and iteration.
         segment: iterations between two visits of the host, which sums in double precision.
@@ -173,7 +173,9 @@ class Ensemble:
                 state, h = step(keys, sums.state, step_size)
                 return Runs(state, sums.total + h, sums.weight + step_size)
 
-            return lax.fori_loop(begin, end, iteration, Runs(state, jnp.zeros(runs), jnp.zeros(())))
+            shape = jax.eval_shape(step, jax.random.split(key, runs), state, 1.0)[1]
+            zeros = jnp.zeros(shape.shape, shape.dtype)
+            return lax.fori_loop(begin, end, iteration, Runs(state, zeros, jnp.zeros((), shape.dtype)))
 
         self._advance = jax.jit(advance, donate_argnums=0)
 

@@ -1,0 +1,217 @@
+"""Figure 2 of the paper: how fast the posterior mean is found, by iterations and by the clock."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from matplotlib.figure import Figure
+
+from hamcmc import loop, minibatch
+from hamcmc.models import linear_gaussian as model
+from hamcmc.paper import tuning
+from hamcmc.paper.common import COLOURS, Ensemble, Progress, Reproduction, finish, silent, styled
+from hamcmc.potential import Posterior
+from hamcmc.samplers import Sampler, sgrld
+
+TITLE = "Figure 2: error of the posterior mean, linear Gaussian model"
+SIZE, NOISE_VARIANCE, EXPONENT = 10_000, 10.0, 0.51
+WEAK, STRONG = 1.0, 1000.0  # curvature that the data add along most directions, and along one in 50 (at least one)
+
+
+def correlated(dimension: int, seed: int) -> tuple[model.Data, model.Exact]:
+    """Data whose a_n vary much along few random directions, so that their entries are correlated."""
+    rng = np.random.default_rng([seed, dimension])
+    axes = np.linalg.qr(rng.standard_normal((dimension, dimension)))[0]
+    curvatures = np.where(np.arange(dimension) < max(1, dimension // 50), STRONG, WEAK)
+    data = model.simulate(rng, SIZE, axes * np.sqrt(curvatures * NOISE_VARIANCE / SIZE), NOISE_VARIANCE)
+    return data, model.exact(data, NOISE_VARIANCE)
+
+
+def factoring_each_time(posterior: Posterior, fisher: np.ndarray) -> Sampler:
+    """SGRLD that factors and inverts the Fisher matrix at each iteration, as the paper's footnote says.
+
+    The matrix is constant, so the compiler would do it once, ahead of the loop; the barrier ties it to the position.
+    """
+    matrix = jnp.asarray(fisher, jnp.float32)
+    return sgrld(posterior.grad, lambda theta: lax.optimization_barrier((matrix, theta))[0], correction=False)
+
+
+def error_curve(
+    sampler: Sampler, schedule, posterior: Posterior, mean: np.ndarray, times: np.ndarray, *, batch_size, runs, seed
+) -> np.ndarray:
+    """‖θ̄ − Σεθ/Σε‖² at the given iterations: (run, time)."""
+
+    def draw(key):
+        rows = minibatch.draw(key, jnp.int32(0), posterior.size, batch_size, True)
+        return minibatch.gather(posterior.data, rows)
+
+    ensemble = Ensemble(sampler, lambda theta: theta, lambda t: schedule(t), minibatch=draw)
+    state, key = ensemble.start(jnp.zeros(mean.size), runs), jax.random.key(seed)
+    total, weight, begin, errors = 0.0, 0.0, 0, []
+    for end in times:
+        state, t, w = ensemble.advance(state, key, begin, int(end))
+        total, weight, begin = total + t, weight + w, int(end)
+        errors.append(((total / weight - mean) ** 2).sum(-1))
+    return np.stack(errors, 1)
+
+
+def seconds_per_iteration(
+    samplers: dict[str, tuple[Sampler, Any]], posterior: Posterior, dimension: int, *, batch_size, iterations, repeats
+) -> dict[str, float]:
+    """The best of several timings of each method's single chain in the library's run loop, interleaved."""
+    start, keys, programs = jnp.zeros((1, dimension)), loop.keys(0, 1), {}
+    for name, (sampler, schedule) in samplers.items():
+        visit = loop.build(
+            posterior, sampler, schedule, batch_size=batch_size, replace=True, chains=1, thin=iterations, slots=1
+        )
+        programs[name] = (visit, jax.vmap(sampler.init))
+    best = dict.fromkeys(samplers, np.inf)
+    for k in range(repeats + 1):  # the first time compiles
+        for name, (visit, init) in programs.items():
+            state = jax.block_until_ready(jax.tree.map(jnp.array, init(start)))  # the visit takes its buffers over
+            began = time.perf_counter()
+            jax.block_until_ready(visit(posterior.data, state, keys, 0, iterations, 0, False))
+            if k:
+                best[name] = min(best[name], (time.perf_counter() - began) / iterations)
+    return best
+
+
+def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress | None = None) -> Reproduction:
+    """Tune every method by one search, then average the error of the mean over seeds and time an iteration."""
+    progress = progress or silent
+    settings: dict[str, Any] = {
+        "size": SIZE,
+        "noise_variance": NOISE_VARIANCE,
+        "batch_size": SIZE // 100,
+        "exponent": EXPONENT,
+        "curvatures": [WEAK, STRONG],
+        "dimensions": [10, 20] if quick else [10, 100],
+        "iterations": 2000 if quick else 40_000,
+        "candidates": 8 if quick else 48,
+        "repeats": 1 if quick else 2,
+        "runs": 2 if quick else 8,
+        "timed_iterations": 200 if quick else 2000,
+        "timings": 3 if quick else 9,
+    }
+    batch_size, iterations = settings["batch_size"], settings["iterations"]
+    times = np.unique(np.geomspace(10, iterations, 20 if quick else 60).astype(int))
+    rows, found = [], {}
+    for d, dimension in enumerate(settings["dimensions"]):
+        say = lambda what, part, d=d, dimension=dimension: progress(
+            f"D = {dimension}, {what}", (d + part) / len(settings["dimensions"])
+        )
+        data, exact = correlated(dimension, seed)
+        posterior = model.linear_gaussian(data, NOISE_VARIANCE)
+        mean = jnp.asarray(exact.mean, jnp.float32)
+        methods = tuning.methods(posterior, exact.precision, batch_size, memories=(2, 3))
+        tuned, errors, timed = {}, {}, {}
+        for i, (name, method) in enumerate(methods.items()):
+            say(f"{name}: search", 0.9 * i / len(methods))
+            t = tuned[name] = tuning.search(
+                method,
+                posterior,
+                jnp.zeros(dimension),
+                statistic=lambda theta: theta,
+                score=lambda average, mean=mean: jnp.sum((average - mean) ** 2),
+                exponent=EXPONENT,
+                iterations=iterations,
+                burn_in=0,
+                batch_size=batch_size,
+                candidates=settings["candidates"],
+                repeats=settings["repeats"],
+                seed=seed + 1_000_000,
+            )
+            say(f"{name}: run", 0.9 * (i + 0.8) / len(methods))
+            sampler = method.build(**t.parameters)
+            errors[name] = error_curve(
+                sampler,
+                t.schedule,
+                posterior,
+                exact.mean,
+                times,
+                batch_size=batch_size,
+                runs=settings["runs"],
+                seed=seed,
+            )
+            timed[name] = (sampler, t.schedule)
+        timed["SGRLD"] = (factoring_each_time(posterior, exact.precision), tuned["SGRLD"].schedule)
+        timed["SGRLD, factored once"] = (methods["SGRLD"].build(), tuned["SGRLD"].schedule)
+        say("clock", 0.9)
+        seconds = seconds_per_iteration(
+            timed,
+            posterior,
+            dimension,
+            batch_size=batch_size,
+            iterations=settings["timed_iterations"],
+            repeats=settings["timings"],
+        )
+        common = iterations * min(seconds.values())  # when the fastest method is through
+        for name, error in errors.items():
+            t, curve = tuned[name], error.mean(0)
+            own = ", ".join(f"{k} {v:.2g}" for k, v in t.parameters.items())
+            spread = error[:, -1].std(ddof=1) / np.sqrt(len(error))
+            rows.append(
+                [
+                    dimension,
+                    name,
+                    f"{t.schedule.a:.2g}",
+                    own or "–",
+                    f"{np.interp(iterations / 8, times, curve):.3g}",
+                    f"{curve[-1]:.3g} ± {spread:.1g}",
+                    f"{1e6 * seconds[name]:.3g}",
+                    f"{np.interp(common, times * seconds[name], curve):.3g}",
+                ]
+            )
+        found[f"D={dimension}"] = {
+            "start": float(exact.mean @ exact.mean),
+            "posterior_variance": float(np.trace(exact.covariance)),
+            "iterations": times,
+            "error": errors,
+            "seconds_per_iteration": seconds,
+            "tuned": {
+                n: {"a": t.schedule.a, **t.parameters, "score": t.score, "tried": t.tried} for n, t in tuned.items()
+            },
+        }
+    return finish(
+        out,
+        "fig2",
+        TITLE,
+        quick=quick,
+        seed=seed,
+        settings=settings,
+        columns=["D", "method", "a", "own parameters", f"at {iterations // 8}", f"at {iterations}", "µs", "same time"],
+        rows=rows,
+        figures={"fig2": _draw(found)},
+        notes=[
+            f"‖θ̄−θ̂‖² with θ̂ = Σεθ/Σε, mean of {settings['runs']} runs (± standard error), after {iterations // 8} and "
+            f"{iterations} iterations; µs per iteration of a single chain; error in the time that the fastest method "
+            "takes for all of its iterations. SGRLD's clock runs with factoring and inverting at each iteration.",
+            f"Each method: {settings['candidates']} candidates × {settings['repeats']} runs of {iterations} "
+            "iterations, least mean error at the end.",
+        ],
+        more={"found": found},
+    )
+
+
+@styled
+def _draw(found: dict[str, Any]) -> Figure:
+    fig = Figure(layout="constrained", figsize=(8.5, 6.6))
+    for line, (name, f) in zip(fig.subplots(len(found), 2, sharey="row", squeeze=False), found.items()):
+        for method, error in f["error"].items():
+            seconds = f["seconds_per_iteration"][method]
+            for axes, x in zip(line, (f["iterations"], f["iterations"] * seconds)):
+                axes.plot(x, error.mean(0), color=COLOURS[method], lw=1.6, label=method)
+                if len(error) > 1:
+                    spread = error.std(0, ddof=1) / np.sqrt(len(error))
+                    low, high = np.maximum(error.mean(0) - spread, error.min(0)), error.mean(0) + spread
+                    axes.fill_between(x, low, high, color=COLOURS[method], alpha=0.2, lw=0)
+        for axes, label in zip(line, ("iterations", "seconds")):
+            axes.axhline(f["start"], color="0.4", lw=0.8, ls=":")
+            axes.set(xscale="log", yscale="log", xlabel=label, title=f"{name.replace('=', ' = ')}, by {label}")
+        line[0].set_ylabel("‖θ̄ − θ̂‖²")
+    fig.axes[0].legend(loc="lower left")
+    return fig

@@ -1,0 +1,173 @@
+"""The paper's theorem: bias and mean squared error of Σεh/Σε against T for decreasing steps ε_t = (a/t)^b.
+
+On a Gaussian target, whose curvature is constant, and on the proposition's target, where the theorem's assumption
+fails and HAMCMC's bias does not vanish.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+
+from hamcmc.paper import proposition
+from hamcmc.paper.common import COLOURS, Ensemble, Progress, Reproduction, finish, silent, styled
+from hamcmc.samplers import Sampler, hamcmc, sgld
+
+TITLE = "Theorem 1: error of the weighted estimator against T"
+EXPONENTS = (1 / 3, 0.51, 0.7)
+FIRST_STEP = 0.3
+MEMORY = 2
+PRECISION = np.array([[2.0, 1.2], [1.2, 1.0]])  # eigenvalues 0.2 and 2.8
+EXPONENT_COLOURS = ("#56B4E9", "#D55E00", "#000000")
+
+
+def gaussian_grad(theta, noise):
+    """−∇Ũ of N(0, PRECISION⁻¹); the minibatch is the gradient's noise, N(0, I)."""
+    return -jnp.asarray(PRECISION, theta.dtype) @ theta + noise
+
+
+def schedule(t, first_step, b):
+    """ε_t = (a/t)^b with t from 1, by its first value a^b."""
+    return first_step * (t + 1.0) ** -b
+
+
+def bounds(times: np.ndarray, first_step: float, b: float, memory: int) -> tuple[np.ndarray, np.ndarray]:
+    """The theorem's bounds with all constants 1: 1/L + Y/L for the bias, Y/L² + 1/L + Y²/L² for the MSE."""
+    epsilon = first_step * np.arange(memory, times[-1] + 1, memory, dtype=float) ** -b  # ε_{kM}
+    index = times // memory - 1
+    length, square = np.cumsum(epsilon)[index], np.cumsum(epsilon**2)[index]
+    return (1 + square) / length, square / length**2 + 1 / length + square**2 / length**2
+
+
+def slope(times: np.ndarray, values: np.ndarray) -> float:
+    """Of log values against log T over the second half of the (log-spaced) times."""
+    half = len(times) // 2
+    return float(np.polyfit(np.log(times[half:]), np.log(np.abs(values[half:])), 1)[0])
+
+
+def estimates(ensemble: Ensemble, start, times: np.ndarray, runs: int, key, *parameters: float) -> np.ndarray:
+    """Σεh/Σε of each run at each time: (run, time)."""
+    state, begin, total, weight, found = ensemble.start(start, runs), 0, 0.0, 0.0, []
+    for end in times:
+        state, t, w = ensemble.advance(state, key, begin, int(end), *parameters)
+        total, weight, begin = total + t, weight + w, int(end)
+        found.append(total / weight)
+    return np.stack(found, 1)
+
+
+def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress | None = None) -> Reproduction:
+    """Fitted slopes of bias and MSE beside the theorem's, and a target on which the bias stays."""
+    progress = progress or silent
+    settings: dict[str, Any] = {
+        "exponents": EXPONENTS,
+        "first_step": FIRST_STEP,
+        "curved_first_step": 0.05,
+        "memory": MEMORY,
+        "precision": PRECISION,
+        "gradient_noise_variance": 1.0,
+        "runs": 512 if quick else 4096,
+        "iterations": 2000 if quick else 24_000,
+    }
+    most, runs = settings["iterations"], settings["runs"]
+    times = np.unique(np.geomspace(60, most, 13).astype(int) // MEMORY * MEMORY)
+    keys = iter(jax.random.split(jax.random.key(seed), 8))
+    options: Any = {"memory": MEMORY, "gamma": 1.0, "damping": 0.0, "cosine": 0.0}
+
+    noise = lambda key: jax.random.normal(key, (2,))
+    square = lambda theta: theta[0] ** 2
+    gaussian = Ensemble(hamcmc(gaussian_grad, **options), square, schedule, minibatch=noise)
+    truth = np.linalg.inv(PRECISION)[0, 0]
+    rows, found = [], []
+    for i, b in enumerate(EXPONENTS):
+        progress(f"Gaussian, b = {b:.2f}", i / 5)
+        error = estimates(gaussian, jnp.array([3.0, 3.0]), times, runs, next(keys), FIRST_STEP, b) - truth
+        bias, mse = error.mean(0), (error**2).mean(0)
+        bound_bias, bound_mse = bounds(times, FIRST_STEP, b, MEMORY)
+        slopes = {
+            "bias": slope(times, bias),
+            "bias_bound": slope(times, bound_bias),
+            "mse": slope(times, mse),
+            "mse_bound": slope(times, bound_mse),
+        }
+        found.append(
+            {
+                "b": b,
+                "bias": bias,
+                "bias_standard_error": error.std(0, ddof=1) / np.sqrt(runs),
+                "mse": mse,
+                "bias_bound": bound_bias,
+                "mse_bound": bound_mse,
+                "slopes": slopes,
+            }
+        )
+        rows.append(["Gaussian", f"HAMCMC M={MEMORY}", f"{b:.2f}", *(f"{v:.2f}" for v in slopes.values()), "–"])
+
+    statistic = lambda theta: (theta[0] + theta[1]) ** 2
+    moment = proposition.exact_moments()["(x+y)²"]
+    samplers: dict[str, Sampler] = {
+        "SGLD": sgld(proposition.grad),
+        f"HAMCMC M={MEMORY}": hamcmc(proposition.grad, **options),
+    }
+    curved = {}
+    for i, (name, sampler) in enumerate(samplers.items()):
+        progress(f"varying curvature, {name}", (3 + i) / 5)
+        ensemble = Ensemble(sampler, statistic, schedule)
+        first, b = settings["curved_first_step"], EXPONENTS[1]
+        error = estimates(ensemble, jnp.array([0.4, 0.4]), times, runs, next(keys), first, b) / moment - 1
+        error = error[np.isfinite(error).all(1)]
+        bias, standard_error, lost = error.mean(0), error.std(0, ddof=1) / np.sqrt(len(error)), runs - len(error)
+        curved[name] = {"relative_bias": bias, "standard_error": standard_error, "non_finite_runs": lost}
+        end = f"{100 * bias[-1]:+.2f} ± {100 * standard_error[-1]:.2f} %" + (f" ({lost} runs lost)" if lost else "")
+        bound = bounds(times, first, b, MEMORY if name != "SGLD" else 1)[0]
+        rows.append(["varying curvature", name, f"{b:.2f}", "–", f"{slope(times, bound):.2f}", "–", "–", end])
+
+    return finish(
+        out,
+        "theorem",
+        TITLE,
+        quick=quick,
+        seed=seed,
+        settings=settings,
+        columns=["target", "sampler", "b", "bias slope", "bound's", "MSE slope", "bound's", f"bias at T = {times[-1]}"],
+        rows=rows,
+        figures={"theorem": _draw(times, found, curved)},
+        notes=[
+            f"Slopes of log |bias| and log MSE against log T over T = {times[len(times) // 2]} … {times[-1]}, {runs} "
+            "runs; beside them the slopes over the same T of 1/L + Y/L and Y/L² + 1/L + Y²/L², the theorem's bounds "
+            "with all constants 1. Gaussian: E x², noisy gradients. Varying curvature: relative bias of E(x+y)².",
+        ],
+        more={"times": times, "gaussian": found, "varying_curvature": curved},
+    )
+
+
+@styled
+def _draw(times: np.ndarray, found: list[dict[str, Any]], curved: dict[str, Any]) -> Figure:
+    fig = Figure(layout="constrained", figsize=(11, 3.9))
+    bias, mse, stays = fig.subplots(1, 3)
+    for f, colour in zip(found, EXPONENT_COLOURS):
+        for axes, kind in ((bias, "bias"), (mse, "mse")):
+            values, bound = np.abs(f[kind]), f[f"{kind}_bound"]
+            label = f"b = {f['b']:.2f}: slope {f['slopes'][kind]:.2f} (bound {f['slopes'][f'{kind}_bound']:.2f})"
+            axes.plot(times, values, "o-", ms=3.5, lw=1.4, color=colour, label=label)
+            axes.plot(times, bound * values[-1] / bound[-1], "--", lw=1, color=colour)
+        bias.fill_between(
+            times,
+            np.maximum(np.abs(f["bias"]) - 2 * f["bias_standard_error"], 1e-6),
+            np.abs(f["bias"]) + 2 * f["bias_standard_error"],
+            color=colour,
+            alpha=0.15,
+            lw=0,
+        )
+    for axes, label in ((bias, "|bias| of E x²"), (mse, "mean squared error of E x²")):
+        axes.set(xscale="log", yscale="log", xlabel="T", ylabel=label, title=f"Gaussian, HAMCMC M={MEMORY}")
+        axes.legend(fontsize=8, title="dashed: the bound's shape", title_fontsize=8)
+    for name, c in curved.items():
+        b, s = 100 * c["relative_bias"], 200 * c["standard_error"]
+        stays.errorbar(times, b, s, color=COLOURS[name], marker="o", ms=3.5, capsize=2, lw=1.4, label=name)
+    stays.axhline(0, color="0.3", lw=0.8)
+    stays.set(xscale="log", xlabel="T", ylabel="relative bias of E(x+y)², %", title="varying curvature, b = 0.51")
+    stays.legend(fontsize=8, title="bars: 2 standard errors", title_fontsize=8)
+    return fig
