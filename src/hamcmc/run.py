@@ -273,10 +273,10 @@ class _Run:
         v = self.compiled(*arguments)
         bad = np.asarray(v.bad_since)  # waits for the visit
         lasted = time.perf_counter() - began
+        self.seconds += lasted
         if (bad >= 0).any():
             raise self.non_finite(v, bad, origin)
         self.state, self.t = v.state, end
-        self.seconds += lasted
         done = (end - origin) // s["thin"] if recording else 0
         if done:
             self.draws.append(self.named(v, origin, done))
