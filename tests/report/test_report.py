@@ -141,6 +141,8 @@ def test_a_failed_run(tmp_path, posterior):
     parsed = read(write_report(out))
     assert "failed" in parsed.text
     assert str(caught.value) in parsed.text
+    assert "draws before the failure are here" in parsed.text
+    assert caught.value.result.meta["seconds"] > 0
     assert sections(parsed) == ALL
     assert "complete" not in parsed.text
     read(write_report(caught.value.result, tmp_path / "page.html"))
@@ -263,6 +265,16 @@ def test_plots_leave_the_settings_of_matplotlib_alone():
     for colour in plots.VARIABLES:
         assert colour not in drawn
     assert "var(--chain-1)" in drawn
+
+
+def test_infinite_statistics_are_left_out_of_the_curve():
+    x = np.linspace(1.0, 2.0, 100)[None].repeat(2, 0)
+    x[:, 50:] = np.inf
+    drawn = plots.series(x)
+    assert "nan" not in drawn
+    assert "inf" not in drawn
+    assert plots.series(np.full((1, 5), np.nan)).startswith("<svg")
+    assert ">10<" in plots.series(np.exp(np.linspace(0, 5, 300))[None])  # an axis in powers of ten
 
 
 def test_durations_and_numbers():

@@ -189,6 +189,9 @@ def smallest_ess(table: Summary) -> tuple[float, str | None]:
 def _checks(result: Result, table: Summary, worst: int | None) -> Iterator[str]:
     """What the numbers mean, in words."""
     chains = result.settings["chains"]
+    if result.meta["status"] == "failed":
+        yield "All draws before the failure are here; the last of them are likely to be off already."
+        return
     ess, poorest = smallest_ess(table)
     if poorest is None:
         yield "Nothing can be said yet: there are too few draws, or they never moved."
@@ -286,7 +289,7 @@ def _pairs(result: Result, table: Summary) -> str:
     return (
         "<p class='soft'>Draws of all chains below the diagonal, correlations above it.</p>"
         + (f"<p>{left_out:,} entries are left out.</p>" if left_out else "")
-        + f'<div class="pairs" style="max-width:{8 * len(names) + 4}rem" tabindex="0">'
+        + f'<div class="pairs" style="--k:{len(names)}" tabindex="0">'
         + _figure(drawn, f"Pair plot of {', '.join(names)}")
         + "</div>"
     )
@@ -374,4 +377,4 @@ def duration(seconds: float) -> str:
     for unit, size in (("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3)):
         if seconds >= (1 if size < 60 else 2) * size:
             return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} µs"
+    return f"{seconds / 1e-6:.3g} µs" if seconds else "0 s"

@@ -108,8 +108,8 @@ def series(x: np.ndarray, most: float | None = None) -> str:
     """A statistic (chain, draw) against the draw: mean and 5–95 % range over all chains in up to 150 bins of draws."""
     fig, ax = _figure(4.6, 1.6)
     bins = np.array_split(np.arange(x.shape[1]), min(x.shape[1], 150))
-    when = [b.mean() for b in bins]
-    values = [np.where(np.isfinite(x[:, b]), x[:, b], 0.0) for b in bins]
+    finite = [(b.mean(), x[:, b][np.isfinite(x[:, b])]) for b in bins]
+    when, values = zip(*([pair for pair in finite if pair[1].size] or [(0.0, np.zeros(1))]))
     low, high = ([np.quantile(v, q) for v in values] for q in (0.05, 0.95))
     ax.fill_between(when, low, high, color=CHAIN[0], alpha=0.25, lw=0)
     ax.plot(when, [v.mean() for v in values], "o-" if len(bins) < 30 else "-", ms=2.5, lw=1, color=CHAIN[0])
