@@ -141,14 +141,15 @@ def test_an_error_of_the_progress_function_stays_itself(tmp_path):
 
 
 def test_a_run_directory_that_exists(tmp_path):
-    first = sample(out=tmp_path / "run", notes={"by": "me", "n": np.int64(3), "where": tmp_path})
+    result = sample(out=tmp_path / "run", notes={"by": "me", "n": np.int64(3), "where": tmp_path})
+    first = result.posterior["theta"]
     with pytest.raises(hamcmc.RunError, match=f"{tmp_path / 'run'} exists already"):
         sample(out=tmp_path / "run")
     again = sample(out=tmp_path / "run", overwrite=True, seed=1)
-    assert (again.posterior["theta"] != first.posterior["theta"]).all()
+    assert (again.posterior["theta"] != first).all()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("")
     with pytest.raises(hamcmc.RunError, match="exists and is not a run"):
         sample(out=tmp_path / "other", overwrite=True)
-    assert first.settings["notes"] == {"by": "me", "n": 3, "where": str(tmp_path)}
+    assert result.settings["notes"] == {"by": "me", "n": 3, "where": str(tmp_path)}
     assert json.loads((tmp_path / "run" / "run.json").read_text())["seed"] == 1

@@ -50,17 +50,18 @@ def test_the_density_of_a_positive_parameter_integrates_right(x64):
     assert quad(density, -20, 0)[0] / total == pytest.approx(stats.gamma(3, scale=0.5).cdf(1), rel=1e-6)
 
 
-@pytest.mark.parametrize(("way", "step_size"), [("bijection", 0.01), ("mirror", 0.002)])
-def test_a_gamma_posterior_sampled_both_ways(way, step_size):
+@pytest.mark.parametrize("way", ["bijection", "mirror"])
+def test_a_gamma_posterior_sampled_both_ways(way):
     """Mean and variance within 5 standard errors over 500 chains, plus a bias of the order of ε."""
+    step_size = 0.01
     result = hamcmc.sample(
         gamma_posterior(hamcmc.positive(way)),
         "sgld",
-        lambda key: {"theta": jax.random.gamma(key, 3.0) / 2},
+        {"theta": jnp.float32(1.0)},
         step_size=step_size,
         num_samples=20,
-        warmup=200,
-        thin=20,
+        warmup=500,
+        thin=50,
         chains=500,
         progress=False,
     )
@@ -70,7 +71,7 @@ def test_a_gamma_posterior_sampled_both_ways(way, step_size):
         per_chain = moment.mean(1)
         error = per_chain.std() / np.sqrt(len(per_chain))
         assert abs(per_chain.mean() - exact) < 5 * error + 3 * step_size
-        assert error < 0.04  # so that a missing Jacobian (mean 1.0) or noise scale cannot pass
+        assert error < 0.03  # so that a missing Jacobian (mean 1.0) or noise scale cannot pass
 
 
 def test_an_exponential_posterior_by_mirroring_at_the_edge():
