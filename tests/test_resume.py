@@ -209,6 +209,15 @@ class TestNonFinite:
         with pytest.raises(RunError, match=rf"cannot be resumed: chain {chain} turned non-finite at iteration"):
             hamcmc.resume(out, posterior, init, step_size=schedule)
 
+    def test_a_parameter_that_overflows_before_its_logarithm_does(self):
+        """log θ near 89 is finite, θ is not: such a draw is not a good one."""
+        posterior = hamcmc.Posterior(lambda theta: 5 * jnp.log(theta), support=hamcmc.positive())
+        with pytest.raises(hamcmc.NonFinite, match="in parameter theta") as failure:
+            hamcmc.sample(posterior, "sgld", jnp.float32(1.0), step_size=1.0, num_samples=50, progress=False)
+        theta = failure.value.result.posterior["theta"]
+        assert theta.size > 5
+        assert np.isfinite(theta).all()
+
     def test_in_warm_up_nothing_is_left(self, model, draw, tmp_path):
         with pytest.raises(hamcmc.NonFinite, match=r"the 0 draws .* cosine or damping \(they were 0.1 and 0.0\)") as e:
             draw("hamcmc", step_size=1e30, out=tmp_path / "run")

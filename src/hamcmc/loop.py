@@ -75,7 +75,8 @@ def build(
 
     def one(key, state, batch, step_size):
         state, info = sampler.step(key, state, batch, step_size)
-        return state, info, posterior.constrain(state.position), finite_leaves(state.position)
+        theta = posterior.constrain(state.position)  # exp(u) may overflow before u does
+        return state, info, theta, finite_leaves(state.position) & finite_leaves(theta)
 
     step = over_chains(one, (0, 0, sharing, None), chains)
     parameters = over_chains(lambda state: posterior.constrain(state.position), (0,), chains)
