@@ -110,7 +110,7 @@ MUTATIONS = [
     (PSGLD, "d + _gamma(h, v, dv)", "d - _gamma(h, v, dv)", check_quartic, "psgld-corrected"),
     (PSGLD, "lambda g, h: 2 * g * h,", "lambda g, h: 2 * g * h * (1 - alpha),", check_quartic, "psgld-corrected"),
     (SGRLD, "ravel_pytree(g)[0]) + gamma", "ravel_pytree(g)[0]) - gamma", check_quartic, "sgrld-function"),
-    (SGRLD, "noise = root.T @", "noise = root @", check_gaussian, "sgrld"),
+    (SGRLD, "lambda z: r.T @ z", "lambda z: r @ z", check_gaussian, "sgrld"),
     (SGFS, "xi = jnp.sqrt(2 * b / step_size)", "xi = jnp.sqrt(b / step_size)", check_gaussian, "sgfs"),
 ]
 

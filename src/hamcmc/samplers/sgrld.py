@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import solve_triangular
+from jax.scipy.linalg import cho_solve, solve_triangular
 
 from hamcmc.samplers.base import (
     Grad,
@@ -57,15 +57,16 @@ def sgrld(
         Patterson and Teh, Stochastic gradient Riemannian Langevin dynamics on the probability simplex, NeurIPS 2013.
         Xifara et al., Langevin diffusions and the Metropolis-adjusted Langevin algorithm, 2014 (the form of Γ).
     """
-    constant = None if callable(fisher) else _factor(jnp.asarray(fisher))
+    constant = None if callable(fisher) else _inverse_factor(jnp.asarray(fisher))
 
-    def metric(flat: Array, unravel) -> tuple[Array, Array]:
-        """R = L⁻¹ of the Cholesky factorization F(θ) = L Lᵀ, so that H = RᵀR, and Γ(θ)."""
-        if constant is not None:
-            return constant, jnp.zeros_like(flat)
+    def metric(flat: Array, unravel) -> tuple[Callable, Callable, Array]:
+        """H·, S· with S Sᵀ = H = F⁻¹, and Γ(θ)."""
+        if (r := constant) is not None:  # L⁻¹ is at hand, and products are faster than solves
+            return lambda v: r.T @ (r @ v), lambda z: r.T @ z, jnp.zeros_like(flat)
         f = lambda x: fisher(unravel(x))  # type: ignore[operator]
-        root = _invert(jnp.linalg.cholesky(f(flat)))
-        return root, correction_term(f, flat, root) if correction else jnp.zeros_like(flat)
+        root = jnp.linalg.cholesky(f(flat))
+        shift = correction_term(f, flat, root) if correction else jnp.zeros_like(flat)
+        return lambda v: cho_solve((root, True), v), lambda z: solve_triangular(root, z, lower=True, trans=1), shift
 
     def init(position: PyTree) -> State:
         return State(position, jnp.zeros((), jnp.int32))
@@ -73,9 +74,9 @@ def sgrld(
     def step(key, state: State, minibatch: PyTree, step_size) -> tuple[State, Info]:
         flat, unravel = ravel_pytree(state.position)
         g = grad(state.position, minibatch)
-        root, gamma = metric(flat, unravel)
-        drift = root.T @ (root @ ravel_pytree(g)[0]) + gamma
-        noise = root.T @ ravel_pytree(standard_normal(key, state.position))[0]  # covariance RᵀR = F⁻¹
+        h, s, gamma = metric(flat, unravel)
+        drift = h(ravel_pytree(g)[0]) + gamma
+        noise = s(ravel_pytree(standard_normal(key, state.position))[0])
         position = langevin(state.position, unravel(drift), unravel(noise), step_size, mirror)
         return State(position, state.step + 1), step_info(g, drift, noise, step_size)
 
@@ -89,20 +90,16 @@ def sgrld(
 
 def correction_term(fisher: Callable[[Array], Array], flat: Array, root: Array) -> Array:
     """Γ_i = Σ_j ∂(F⁻¹)_ij/∂θ_j = −[F⁻¹ Σ_j (∂_j F) F⁻¹ e_j]_i."""
-    inverse = root.T @ root
+    inverse = cho_solve((root, True), jnp.eye(flat.size, dtype=flat.dtype))
     derivative = jax.jacfwd(fisher)(flat)  # (i, k, j): ∂F_ik/∂θ_j
     return -inverse @ jnp.einsum("ikj,kj->i", derivative, inverse)
 
 
-def _factor(fisher: Array) -> Array:
+def _inverse_factor(fisher: Array) -> Array:
+    """L⁻¹ of F = L Lᵀ."""
     if fisher.ndim != 2 or fisher.shape[0] != fisher.shape[1]:
         raise ValueError(f"fisher must be a square matrix over the flattened position, got shape {fisher.shape}")
     root = jnp.linalg.cholesky(fisher)
     if not bool(jnp.isfinite(root).all()):
         raise ValueError("fisher must be positive definite")
-    return _invert(root)
-
-
-def _invert(lower: Array) -> Array:
-    """The inverse of a lower triangular matrix."""
-    return solve_triangular(lower, jnp.eye(lower.shape[0], dtype=lower.dtype), lower=True)
+    return solve_triangular(root, jnp.eye(root.shape[0], dtype=root.dtype), lower=True)
