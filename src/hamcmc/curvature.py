@@ -34,15 +34,15 @@ class Factor(NamedTuple):
     """``S = √γ (I − Σ_k s_k w_kᵀ)``, with w_k given by its coefficients over (s_1 … s_m, y_1 … y_m)."""
 
     gamma: Float[Array, ""]
-    weights: Float[Array, "m 2m"]
+    weights: Float[Array, "m n"]
     accepted: Bool[Array, " m"]
 
 
 class Direction(NamedTuple):
     """Coefficients of ``H g`` and ``S z`` over (s_1 … s_m, y_1 … y_m), and what they have of g and z itself."""
 
-    drift: Float[Array, " 2m"]
-    noise: Float[Array, " 2m"]
+    drift: Float[Array, " n"]
+    noise: Float[Array, " n"]
     gamma: Float[Array, ""]
 
 
@@ -55,10 +55,10 @@ class Memory(NamedTuple):
 
     s: PyTree
     y: PyTree
-    gram: Float[Array, "2m 2m"]
+    gram: Float[Array, "n n"]
 
 
-def acceptable(gram: Float[Array, "2m 2m"], cosine: float) -> Bool[Array, " m"]:
+def acceptable(gram: Float[Array, "n n"], cosine: float) -> Bool[Array, " m"]:
     """Which pairs may enter H: ``sᵀy > 0`` and ``sᵀy ≥ c ‖s‖ ‖y‖``.
 
     ‖H‖ grows like (‖s‖‖y‖ / sᵀy)², so the angle bounds what one pair can do. The rule sees only the memory, so it
@@ -70,9 +70,7 @@ def acceptable(gram: Float[Array, "2m 2m"], cosine: float) -> Bool[Array, " m"]:
     return (s_y > 0) & (s_y >= cosine * jnp.sqrt(s_s) * jnp.sqrt(y_y))
 
 
-def newest_pair_scale(
-    gram: Float[Array, "2m 2m"], accepted: Bool[Array, " m"], gamma: float | Array
-) -> Float[Array, ""]:
+def newest_pair_scale(gram: Float[Array, "n n"], accepted: Bool[Array, " m"], gamma: float | Array) -> Float[Array, ""]:
     """γ = sᵀy / yᵀy of the newest accepted pair; the given γ while there is none."""
     m = gram.shape[0] // 2
     newest = m - 1 - jnp.argmax(accepted[::-1])
@@ -80,7 +78,7 @@ def newest_pair_scale(
     return jnp.where(accepted.any(), scale, jnp.asarray(gamma, gram.dtype))
 
 
-def factor(gram: Float[Array, "2m 2m"], accepted: Bool[Array, " m"], gamma: float | Float[Array, ""]) -> Factor:
+def factor(gram: Float[Array, "n n"], accepted: Bool[Array, " m"], gamma: float | Float[Array, ""]) -> Factor:
     """Factor the L-BFGS inverse Hessian of the accepted pairs, oldest first, on top of γI."""
     m = gram.shape[0] // 2
     gamma = jnp.asarray(gamma, gram.dtype)
@@ -109,7 +107,7 @@ def factor(gram: Float[Array, "2m 2m"], accepted: Bool[Array, " m"], gamma: floa
 
 
 def direction(
-    f: Factor, gram: Float[Array, "2m 2m"], along_g: Float[Array, " 2m"], along_z: Float[Array, " 2m"]
+    f: Factor, gram: Float[Array, "n n"], along_g: Float[Array, " n"], along_z: Float[Array, " n"]
 ) -> Direction:
     """``H g = S Sᵀ g`` and ``S z`` from the products of the memory with g and with z.
 
@@ -123,7 +121,7 @@ def direction(
     return Direction(f.gamma * drift, jnp.sqrt(f.gamma) * noise, f.gamma)
 
 
-def eigenvalue_bound(f: Factor, gram: Float[Array, "2m 2m"]) -> Float[Array, ""]:
+def eigenvalue_bound(f: Factor, gram: Float[Array, "n n"]) -> Float[Array, ""]:
     """An upper bound of the largest eigenvalue of H: its trace on the span of the memory.
 
     ``trace H − γD = γ Σ_kl (s_kᵀs_l)(w_kᵀw_l) − 2γ Σ_k s_kᵀw_k``; at most 2m eigenvalues differ from γ, none is
@@ -139,8 +137,9 @@ def inner(a: PyTree, b: PyTree) -> Float[Array, "k l"]:
     """Inner products of k stacked vectors with l stacked vectors, summed over all leaves of the pytrees."""
 
     def leaf(x, y):
-        x, y = x.reshape(x.shape[0], -1), y.reshape(y.shape[0], -1)
-        return jnp.einsum("kd,ld->kl", x, y, precision=lax.Precision.HIGHEST)
+        # A matrix-vector product for each of the few columns: faster than one product so skinny.
+        x = x.reshape(x.shape[0], -1)
+        return jnp.stack([jnp.dot(x, v.ravel(), precision=lax.Precision.HIGHEST) for v in y], axis=1)
 
     return sum(jax.tree.leaves(jax.tree.map(leaf, a, b)))  # type: ignore[return-value]
 
@@ -178,7 +177,7 @@ def precondition(
     z: PyTree,
     step_size: float | Array,
     *,
-    gamma: float | str,
+    gamma: float | str | Array,
     cosine: float,
 ) -> Preconditioned:
     """The preconditioned Langevin move ``ε H g + √(2ε) S z``, with H from the slots in `order`, oldest first.
