@@ -33,10 +33,9 @@ def divergence(mean, covariance, exact: model.Exact):
     return 0.5 * (jnp.trace(product) + offset @ precision @ offset - mean.size - log_det)
 
 
-def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress | None = None) -> Reproduction:
-    """Tune SGLD, pSGLD, SGRLD and HAMCMC (M=2) by one search, and draw their samples on the posterior's contours."""
-    progress = progress or silent
-    settings: dict[str, Any] = {
+def settings(quick: bool) -> dict[str, Any]:
+    """What a full or a quick run does."""
+    return {
         "size": SIZE,
         "noise_variance": NOISE_VARIANCE,
         "batch_size": SIZE // 100,
@@ -46,9 +45,15 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         "repeats": 2 if quick else 4,
         "chains": 4 if quick else 16,
     }
+
+
+def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress | None = None) -> Reproduction:
+    """Tune SGLD, pSGLD, SGRLD and HAMCMC (M=2) by one search, and draw their samples on the posterior's contours."""
+    progress = progress or silent
+    asked = settings(quick)
     data, exact = ridge(seed)
     posterior = model.linear_gaussian(data, NOISE_VARIANCE)
-    half = settings["iterations"] // 2
+    half = asked["iterations"] // 2
     centre = jnp.asarray(exact.mean, jnp.float32)  # moments about it, or float32 loses the thin direction
 
     def score(average):
@@ -56,7 +61,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         return divergence(centre + mean, second - jnp.outer(mean, mean), exact)
 
     found, draws, results = {}, {}, {}
-    methods = tuning.methods(posterior, exact.precision, settings["batch_size"], memories=(2,))
+    methods = tuning.methods(posterior, exact.precision, asked["batch_size"], memories=(2,))
     for i, (name, method) in enumerate(methods.items()):
         progress(f"{name}: search", i / len(methods))
         tuned = found[name] = tuning.search(
@@ -66,11 +71,11 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
             statistic=lambda x: (x - centre, jnp.outer(x - centre, x - centre)),
             score=score,
             exponent=EXPONENT,
-            iterations=settings["iterations"],
+            iterations=asked["iterations"],
             burn_in=half,
-            batch_size=settings["batch_size"],
-            candidates=settings["candidates"],
-            repeats=settings["repeats"],
+            batch_size=asked["batch_size"],
+            candidates=asked["candidates"],
+            repeats=asked["repeats"],
             seed=seed + 1_000_000,
         )
         progress(f"{name}: run", (i + 0.7) / len(methods))
@@ -81,8 +86,8 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
             step_size=tuned.schedule,
             num_samples=half,
             warmup=half,
-            batch_size=settings["batch_size"],
-            chains=settings["chains"],
+            batch_size=asked["batch_size"],
+            chains=asked["chains"],
             seed=seed,
             progress=False,
         )
@@ -103,16 +108,16 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         TITLE,
         quick=quick,
         seed=seed,
-        settings=settings,
+        settings=asked,
         columns=["method", "a", "own parameters", "sd along", "sd across", "mean error", "KL"],
         rows=rows,
         figures={"fig1": _draw(draws, exact)},
         notes=[
             "sd along, across: estimated over true standard deviation on the ridge's two axes; mean error in true "
             "standard deviations (Mahalanobis); KL of the fitted Gaussian from the posterior. Medians of "
-            f"{settings['chains']} chains with ε-weighted moments; the figure shows the first.",
-            f"Each method: {settings['candidates']} candidates × {settings['repeats']} runs of "
-            f"{settings['iterations']} iterations, least mean KL.",
+            f"{asked['chains']} chains with ε-weighted moments; the figure shows the first.",
+            f"Each method: {asked['candidates']} candidates × {asked['repeats']} runs of "
+            f"{asked['iterations']} iterations, least mean KL.",
         ],
         more={
             "exact": {"mean": exact.mean, "covariance": exact.covariance},

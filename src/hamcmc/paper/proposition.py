@@ -76,10 +76,9 @@ def _ensemble(sampler: Sampler) -> Ensemble:
     return Ensemble(sampler, lambda theta: (theta[0] + theta[1]) ** 2, lambda t, epsilon: epsilon)
 
 
-def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress | None = None) -> Reproduction:
-    """The relative bias of E(x+y)² of each sampler at decreasing step sizes."""
-    progress = progress or silent
-    settings = {
+def settings(quick: bool) -> dict[str, Any]:
+    """What a full or a quick run does."""
+    return {
         "step_sizes": STEP_SIZES,
         "runs": 512 if quick else 2048,
         "time": 8.0 if quick else 60.0,
@@ -89,8 +88,14 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         "cosine": 0.0,
         "exact": exact_moments(),
     }
+
+
+def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress | None = None) -> Reproduction:
+    """The relative bias of E(x+y)² of each sampler at decreasing step sizes."""
+    progress = progress or silent
+    asked = settings(quick)
     rows, measured = [], {}
-    budget = {k: settings[k] for k in ("runs", "time", "burn_in")}
+    budget = {k: asked[k] for k in ("runs", "time", "burn_in")}
     for i, (name, sampler) in enumerate(samplers().items()):
         ensemble, row = _ensemble(sampler), [name]
         for j, step_size in enumerate(STEP_SIZES):
@@ -108,12 +113,12 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         TITLE,
         quick=quick,
         seed=seed,
-        settings=settings,
+        settings=asked,
         columns=["sampler", *(f"ε = {e}" for e in STEP_SIZES)],
         rows=rows,
         figures={"proposition": _draw(measured)},
         notes=[
-            f"Relative bias ± standard error; exact E(x+y)² = {settings['exact']['(x+y)²']:.5f} by quadrature. Full "
+            f"Relative bias ± standard error; exact E(x+y)² = {asked['exact']['(x+y)²']:.5f} by quadrature. Full "
             "gradients, γ = 1, λ = 0, every pair with sᵀy > 0 accepted."
         ],
         more={"bias": measured},

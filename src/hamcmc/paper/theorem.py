@@ -58,10 +58,9 @@ def estimates(ensemble: Ensemble, start, times: np.ndarray, runs: int, key, *par
     return np.stack(found, 1)
 
 
-def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress | None = None) -> Reproduction:
-    """Fitted slopes of bias and MSE beside the theorem's, and a target on which the bias stays."""
-    progress = progress or silent
-    settings: dict[str, Any] = {
+def settings(quick: bool) -> dict[str, Any]:
+    """What a full or a quick run does."""
+    return {
         "exponents": EXPONENTS,
         "first_step": FIRST_STEP,
         "curved_first_step": 0.05,
@@ -71,7 +70,13 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         "runs": 512 if quick else 4096,
         "iterations": 2000 if quick else 24_000,
     }
-    most, runs = settings["iterations"], settings["runs"]
+
+
+def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress | None = None) -> Reproduction:
+    """Fitted slopes of bias and MSE beside the theorem's, and a target on which the bias stays."""
+    progress = progress or silent
+    asked = settings(quick)
+    most, runs = asked["iterations"], asked["runs"]
     times = np.unique(np.geomspace(60, most, 13).astype(int) // MEMORY * MEMORY)
     keys = iter(jax.random.split(jax.random.key(seed), 8))
     options: Any = {"memory": MEMORY, "gamma": 1.0, "damping": 0.0, "cosine": 0.0}
@@ -115,7 +120,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
     for i, (name, sampler) in enumerate(samplers.items()):
         progress(f"varying curvature, {name}", (3 + i) / 5)
         ensemble = Ensemble(sampler, statistic, schedule)
-        first, b = settings["curved_first_step"], EXPONENTS[1]
+        first, b = asked["curved_first_step"], EXPONENTS[1]
         error = estimates(ensemble, jnp.array([0.4, 0.4]), times, runs, next(keys), first, b) / moment - 1
         error = error[np.isfinite(error).all(1)]
         bias, standard_error, lost = error.mean(0), error.std(0, ddof=1) / np.sqrt(len(error)), runs - len(error)
@@ -130,7 +135,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         TITLE,
         quick=quick,
         seed=seed,
-        settings=settings,
+        settings=asked,
         columns=["target", "sampler", "b", "bias slope", "bound's", "MSE slope", "bound's", f"bias at T = {times[-1]}"],
         rows=rows,
         figures={"theorem": _draw(times, found, curved)},
