@@ -16,25 +16,16 @@ class State(NamedTuple):
     """M interleaved chains, each with its last move.
 
     Attributes:
+        position: the newest draw, θ_t.
         chains: positions, a leading axis of length M on every leaf.
         memory: the last (s, y) of each chain, and the Gram matrix of all of them.
         step: the number of steps taken; chain ``step mod M`` moves next.
     """
 
+    position: PyTree
     chains: PyTree
     memory: Memory
     step: Array
-
-    @property
-    def position(self) -> PyTree:
-        """The newest draw, θ_t; of each chain, where the state is one of several vmapped chains."""
-
-        def newest(x, step):
-            return lax.dynamic_index_in_dim(x, (step - 1) % x.shape[0], 0, keepdims=False)
-
-        for _ in range(jnp.ndim(self.step)):
-            newest = jax.vmap(newest)
-        return jax.tree.map(lambda x: newest(x, self.step), self.chains)
 
 
 class Info(NamedTuple):
@@ -90,7 +81,7 @@ def hamcmc(
 
     def init(position: PyTree) -> State:
         chains = jax.tree.map(lambda x: jnp.broadcast_to(x, (M, *x.shape)), position)
-        return State(chains, empty_memory(position, M), jnp.zeros((), jnp.int32))
+        return State(position, chains, empty_memory(position, M), jnp.zeros((), jnp.int32))
 
     def step(key, state: State, minibatch: PyTree, step_size) -> tuple[State, Info]:
         moving = state.step % M
@@ -99,7 +90,7 @@ def hamcmc(
 
         new, pairs, info = move(grad, key, theta, state.memory, moving, others, minibatch, step_size)
         chains = jax.tree.map(lambda x, n: lax.dynamic_update_index_in_dim(x, n, moving, 0), state.chains, new)
-        return State(chains, pairs, state.step + 1), info
+        return State(new, chains, pairs, state.step + 1), info
 
     settings = {
         "sampler": "hamcmc",
