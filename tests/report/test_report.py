@@ -220,13 +220,13 @@ def test_many_draws_make_a_small_page(tmp_path):
 def test_many_entries(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, 200, 250))
-    x[:, :, 150] = x[:, :, 150].cumsum(1)  # the slowest by far, if it is among the 200 rows
+    x[:, :, 249] = x[:, :, 249].cumsum(1)  # the slowest by far
     out = write_report(make_result({"x": x, "s": rng.standard_normal((2, 200))}), tmp_path / "page.html")
     assert out.stat().st_size < 3e6
     parsed = read(out)
     shown = [h for h in parsed.headings if re.fullmatch(r"x\[\d+\]|s", h)]
     assert len(shown) == 8
-    assert "x[0]" in shown
+    assert {"x[0]", "x[249]"} <= set(shown)
     assert f"{251 - 200} are left out" in parsed.text
     assert f"{251 - 8} are left out" in parsed.text
     assert "all 200 rows" in parsed.text
