@@ -41,6 +41,12 @@ def test_the_mode_of_a_positive_parameter(way, mode):
         assert float(found["theta"]) == pytest.approx(mode, rel=2e-3)
 
 
+def test_a_mirrored_parameter_stays_on_its_side():
+    """N(−1, 1) on θ > 0 has its mode at the edge; off the edge, at −1 and its mirror image 1, there is none."""
+    posterior = hamcmc.Posterior(lambda theta: -0.5 * (theta + 1) ** 2, support=hamcmc.positive("mirror"))
+    assert 0 <= float(hamcmc.find_mode(posterior, jnp.float32(2.0))) < 0.1
+
+
 def test_bad_input(model, data, tmp_path):
     with pytest.raises(ValueError, match="batch_size 2000 is larger than the data: 1000 rows"):
         hamcmc.find_mode(model, jnp.zeros(3), batch_size=2000)
