@@ -48,6 +48,13 @@ def slope(times: np.ndarray, values: np.ndarray) -> float:
     return float(np.polyfit(np.log(times[half:]), np.log(np.abs(values[half:])), 1)[0])
 
 
+def slope_error(times: np.ndarray, error: np.ndarray, statistic, groups: int = 16) -> float:
+    """The standard error of the slope of ``statistic(error)``, by leaving out one group of runs after the other."""
+    parts = np.array_split(np.arange(len(error)), groups)
+    left = [slope(times, statistic(np.delete(error, part, axis=0))) for part in parts]
+    return float(np.sqrt((groups - 1) * np.var(left)))
+
+
 def estimates(ensemble: Ensemble, start, times: np.ndarray, runs: int, key, *parameters: float) -> np.ndarray:
     """Σεh/Σε of each run at each time: (run, time)."""
     state, begin, total, weight, found = ensemble.start(start, runs), 0, 0.0, 0.0, []
@@ -89,7 +96,8 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
     for i, b in enumerate(EXPONENTS):
         progress(f"Gaussian, b = {b:.2f}", i / 5)
         error = estimates(gaussian, jnp.array([3.0, 3.0]), times, runs, next(keys), FIRST_STEP, b) - truth
-        bias, mse = error.mean(0), (error**2).mean(0)
+        mean, mean_square = (lambda e: e.mean(0)), (lambda e: (e**2).mean(0))
+        bias, mse = mean(error), mean_square(error)
         bound_bias, bound_mse = bounds(times, FIRST_STEP, b, MEMORY)
         slopes = {
             "bias": slope(times, bias),
@@ -97,6 +105,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
             "mse": slope(times, mse),
             "mse_bound": slope(times, bound_mse),
         }
+        errors = {"bias": slope_error(times, error, mean), "mse": slope_error(times, error, mean_square)}
         found.append(
             {
                 "b": b,
@@ -106,9 +115,21 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
                 "bias_bound": bound_bias,
                 "mse_bound": bound_mse,
                 "slopes": slopes,
+                "slope_errors": errors,
             }
         )
-        rows.append(["Gaussian", f"HAMCMC M={MEMORY}", f"{b:.2f}", *(f"{v:.2f}" for v in slopes.values()), "–"])
+        rows.append(
+            [
+                "Gaussian",
+                f"HAMCMC M={MEMORY}",
+                f"{b:.2f}",
+                f"{slopes['bias']:.2f} ± {errors['bias']:.2f}",
+                f"{slopes['bias_bound']:.2f} ({-min(b, 1 - b):.2f})",
+                f"{slopes['mse']:.2f} ± {errors['mse']:.2f}",
+                f"{slopes['mse_bound']:.2f} ({-min(2 * b, 1 - b):.2f})",
+                "–",
+            ]
+        )
 
     statistic = lambda theta: (theta[0] + theta[1]) ** 2
     moment = proposition.exact_moments()["(x+y)²"]
@@ -141,8 +162,9 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         figures={"theorem": _draw(times, found, curved)},
         notes=[
             f"Slopes of log |bias| and log MSE against log T over T = {times[len(times) // 2]} … {times[-1]}, {runs} "
-            "runs; beside them the slopes over the same T of 1/L + Y/L and Y/L² + 1/L + Y²/L², the theorem's bounds "
-            "with all constants 1. Gaussian: E x², noisy gradients. Varying curvature: relative bias of E(x+y)².",
+            "runs; beside them the slopes over the same T (and as T → ∞) of 1/L + Y/L and Y/L² + 1/L + Y²/L², the "
+            "theorem's bounds with all constants 1. Gaussian: E x², noisy gradients. Varying curvature: relative bias "
+            "of E(x+y)².",
         ],
         more={"times": times, "gaussian": found, "varying_curvature": curved},
     )
