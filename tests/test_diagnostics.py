@@ -45,7 +45,7 @@ class TestSummary:
         )
 
     def test_ess_and_r_hat_are_arvizs_for_equal_weights(self):
-        az = diagnostics._arviz()
+        az = diagnostics.arviz()
         x = autoregressive(RNG(1), (4, 300))
         table = summary(make_result({"x": x}, np.full(300, 0.1)))
         assert table["ess_bulk"][0] == pytest.approx(az.ess(x, method="bulk"), rel=1e-12)

@@ -233,3 +233,10 @@ def test_a_draw_may_take_several_visits(draw, short_visits):
     result = draw(thin=12, num_samples=4, store_gradients=True)
     assert result.gradients["theta"].shape == (2, 4, 3)
     assert np.isfinite(result.gradients["theta"]).all()
+
+
+def test_arviz_gets_interleaved_chains_apart(draw):
+    result = draw("hamcmc", memory=3, gamma=0.01, thin=1, num_samples=31)
+    apart = result.to_arviz().posterior["theta"].values
+    assert apart.shape == (6, 10, 3)
+    assert_array_equal(apart[4], result.posterior["theta"][1, 2::3])

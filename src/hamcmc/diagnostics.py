@@ -8,8 +8,6 @@ nearly independent and draws M apart are not, which ArviZ, who looks no further 
 takes for fast mixing: at M = 3 its ESS came out 9 times too large. So ESS and R-hat see the interleaved chains apart.
 """
 
-import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +20,7 @@ from jax import Array, lax
 
 from hamcmc import _check
 from hamcmc.potential import Posterior
-from hamcmc.record import Result
+from hamcmc.record import Result, arviz, interleaved, part
 
 PyTree = Any
 LIMIT = 200  # entries in a summary
@@ -120,20 +118,6 @@ def _row(x: np.ndarray, weights: np.ndarray, apart: int) -> dict[str, float]:
     }
 
 
-def interleaved(settings: Mapping[str, Any]) -> int:
-    """How many chains take turns in the stored draws of each chain: draws this far apart are of the same one."""
-    sampler = settings["sampler"]
-    memory = sampler["memory"] if sampler["sampler"] == "hamcmc" else 1
-    return memory // math.gcd(memory, settings["thin"])
-
-
-def part(x: np.ndarray, apart: int) -> np.ndarray:
-    """Draws (chain, draw) as (chain · apart, draw / apart); the first few that make no full round are dropped."""
-    rounds = x.shape[1] // apart
-    whole = x[:, x.shape[1] - rounds * apart :].reshape(len(x), rounds, apart)
-    return np.moveaxis(whole, 2, 1).reshape(len(x) * apart, rounds)
-
-
 def weighted_moments(x: np.ndarray, w: np.ndarray) -> tuple[float, float]:
     """Σwx / Σw and the square root of Σw(x − mean)² / Σw; NaN without draws."""
     if x.size == 0:
@@ -160,12 +144,12 @@ def effective_size(x: np.ndarray, weights: np.ndarray, method: Literal["bulk", "
     """ArviZ's ESS of draws (chain, draw) times Kish's factor; NaN for too few draws and for ones that never move."""
     if not _can_tell(x):
         return np.nan
-    return float(_arviz().ess(x, method=method)) * kish(weights)
+    return float(arviz().ess(x, method=method)) * kish(weights)
 
 
 def r_hat(x: np.ndarray) -> float:
     """ArviZ's rank-normalized split R-hat of draws (chain, draw); NaN for a single chain."""
-    return float(_arviz().rhat(x)) if x.shape[0] > 1 and _can_tell(x) else np.nan
+    return float(arviz().rhat(x)) if x.shape[0] > 1 and _can_tell(x) else np.nan
 
 
 def _can_tell(x: np.ndarray) -> bool:
@@ -244,14 +228,6 @@ def read_entries(result: Result, entries: Sequence[tuple[str, int]]) -> list[np.
 def label(name: str, shape: tuple[int, ...], index: int) -> str:
     """The name of one entry, such as ``W[2, 0]``."""
     return f"{name}[{', '.join(str(i) for i in np.unravel_index(index, shape))}]" if shape else name
-
-
-def _arviz():
-    """ArviZ, imported late (it takes seconds) and without its daily announcement."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="\\s*ArviZ is undergoing", category=FutureWarning)
-        import arviz
-    return arviz
 
 
 # --- cost ---

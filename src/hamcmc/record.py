@@ -16,8 +16,10 @@ import fcntl
 import hashlib
 import io
 import json
+import math
 import os
 import shutil
+import warnings
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -379,18 +381,44 @@ class Result:
         return [a["name"] for a in self.settings["arrays"] if a["group"] == "posterior"]
 
     def to_arviz(self):
-        """An ArviZ InferenceData with the groups ``posterior`` and ``sample_stats``."""
-        import arviz as az
+        """An ArviZ InferenceData with the groups ``posterior`` and ``sample_stats``.
 
-        return az.from_dict(
-            posterior=self.posterior, sample_stats=self.sample_stats, attrs={"inference_library": "hamcmc"}
-        )
+        HAMCMC's draws are those of M interleaved chains; they come as chains of their own, or ArviZ would take
+        successive draws for nearly independent ones and its ESS would be far too large.
+        """
+        apart = interleaved(self.settings)
+        groups = ({n: part(x, apart) for n, x in group.items()} for group in (self.posterior, self.sample_stats))
+        posterior, sample_stats = groups
+        attributes = {"inference_library": "hamcmc", "interleaved": apart}
+        return arviz().from_dict(posterior=posterior, sample_stats=sample_stats, attrs=attributes)
 
     def summary(self):
         """Weighted means, sds and quantiles, ESS and R-hat: see :func:`hamcmc.diagnostics.summary`."""
         from hamcmc.diagnostics import summary
 
         return summary(self)
+
+
+def interleaved(settings: Mapping[str, Any]) -> int:
+    """How many chains take turns in the stored draws of each chain: draws this far apart are of the same one."""
+    sampler = settings["sampler"]
+    memory = sampler["memory"] if sampler.get("sampler") == "hamcmc" else 1
+    return memory // math.gcd(memory, settings["thin"])
+
+
+def part(x: np.ndarray, apart: int) -> np.ndarray:
+    """Draws (chain, draw, …) as (chain · apart, draw / apart, …); the first few that make no full round are dropped."""
+    rounds = x.shape[1] // apart
+    whole = x[:, x.shape[1] - rounds * apart :].reshape(len(x), rounds, apart, *x.shape[2:])
+    return np.moveaxis(whole, 2, 1).reshape(len(x) * apart, rounds, *x.shape[2:])
+
+
+def arviz():
+    """ArviZ, imported late (it takes seconds) and without its daily announcement."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="\\s*ArviZ is undergoing", category=FutureWarning)
+        import arviz
+    return arviz
 
 
 def pack(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
