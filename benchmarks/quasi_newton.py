@@ -13,7 +13,7 @@ def run(quick: bool) -> list[Table]:
         samplers = {m: hamcmc.hamcmc(p.posterior.grad, memory=m) for m in (2, 3, 5)}
         bursts = {"gradients": two_gradients(p), "sgld": ours(p, hamcmc.sgld(p.posterior.grad))}
         bursts |= {f"M={m}": ours(p, sampler) for m, sampler in samplers.items()}
-        t = interleave(bursts, 7 if quick else 21)
+        t = interleave(bursts, 5 if quick else 11)
         rows += [
             {
                 "D": dimension,

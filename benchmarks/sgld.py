@@ -19,7 +19,7 @@ def run(quick: bool) -> list[Table]:
             "our kernel": bare(p, lambda k, s, b, f=sampler.step: f(k, s, b, STEP_SIZE)[0], sampler.init(p.start)),
             "peer's kernel": bare(p, lambda k, s, b, f=peer.step: f(k, s, b, STEP_SIZE), p.start),
         }
-        t = interleave(bursts, 7 if quick else 21)
+        t = interleave(bursts, 5 if quick else 11)
         rows.append(
             {
                 "D": dimension,
