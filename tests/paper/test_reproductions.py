@@ -14,10 +14,10 @@ from hamcmc.paper.common import Reproduction, finish
 TINY = {
     fig1: {"iterations": 200, "candidates": 4, "repeats": 1, "chains": 2},
     fig2: {
-        "dimensions": [3, 4],
+        "dimensions": [3],
         "iterations": 100,
         "candidates": 4,
-        "repeats": [1, 1],
+        "repeats": [1],
         "runs": 2,
         "timed_iterations": 10,
         "timings": 1,
