@@ -103,9 +103,9 @@ def test_random_memories(seed, pairs, dimension, gamma, cosine):
     [
         ("q = jnp.sqrt(s_y / s_b) * b + y", "q = jnp.sqrt(s_y / s_b) * b - y"),  # the sign as printed in the paper
         ("q = jnp.sqrt(s_y / s_b) * b + y", "q = jnp.sqrt(s_y / (b @ gram[m + k])) * b + y"),  # s'By as printed
-        ("weights.append(on * w / s_y)", "weights.append(on * w / s_b)"),
-        ("w = w - q_dot[j] * w_j", "w = w + q_dot[j] * w_j"),
-        ("curvature += [(-on, b, s_b), (on, y, s_y)]", "curvature += [(-on, b, s_b)]"),
+        ("@ weights) / s_y", "@ weights) / s_b"),
+        ("q - (gram[:m] @ q) @ weights", "q + (gram[:m] @ q) @ weights"),
+        ("scales.at[k].set(-on / s_b)", "scales.at[k].set(on / s_b)"),
         ("accepted[k] & (s_b > 0)", "(s_b > 0)"),
     ],
 )

@@ -83,27 +83,29 @@ def factor(gram: Float[Array, "n n"], accepted: Bool[Array, " m"], gamma: float 
     m = gram.shape[0] // 2
     gamma = jnp.asarray(gamma, gram.dtype)
     basis = jnp.eye(2 * m, dtype=gram.dtype)
-    taken, weights, curvature = [], [], []  # of the pairs so far: accepted, w_j, and the terms of B
-    for k in range(m):
+
+    def pair(k, so_far):
+        weights, terms, scales, taken = so_far  # w_j, and B_{k−1} = I/γ + Σ_i scales_i terms_i terms_iᵀ
         s, y = basis[k], basis[m + k]
         along_s = gram[k]  # the inner product of every basis vector with s_k
-        s_y = along_s[m + k]
-        b = s / gamma  # becomes B_{k−1} s_k
-        for sign, vector, square in curvature:
-            b = b + sign * (vector @ along_s) / square * vector
-        s_b = b @ along_s
+        b = s / gamma + (scales * (terms @ along_s)) @ terms  # B_{k−1} s_k
+        s_y, s_b = along_s[m + k], b @ along_s
         ok = accepted[k] & (s_b > 0)
         s_y, s_b = jnp.where(ok, s_y, 1), jnp.where(ok, s_b, 1)
         q = jnp.sqrt(s_y / s_b) * b + y
-        q_dot = gram @ q
-        w = q
-        for j, w_j in enumerate(weights):
-            w = w - q_dot[j] * w_j
+        w = (q - (gram[:m] @ q) @ weights) / s_y  # rows of weights from k on are still 0
         on = ok.astype(gram.dtype)
-        weights.append(on * w / s_y)
-        curvature += [(-on, b, s_b), (on, y, s_y)]  # B_k = B_{k−1} − b bᵀ / sᵀb + y yᵀ / sᵀy
-        taken.append(ok)
-    return Factor(gamma, jnp.stack(weights), jnp.stack(taken))
+        return (
+            weights.at[k].set(on * w),
+            terms.at[k].set(b).at[m + k].set(y),
+            scales.at[k].set(-on / s_b).at[m + k].set(on / s_y),
+            taken.at[k].set(ok),
+        )
+
+    zeros = jnp.zeros((2 * m, 2 * m), gram.dtype)
+    start = (zeros[:m], zeros, zeros[0], jnp.zeros(m, bool))
+    weights, _, _, taken = lax.fori_loop(0, m, pair, start, unroll=m <= 4)  # few pairs run faster, many compile faster
+    return Factor(gamma, weights, taken)
 
 
 def direction(
