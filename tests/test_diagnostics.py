@@ -300,17 +300,17 @@ class TestEndToEnd:
             "hamcmc",
             jnp.asarray(exact.mean, jnp.float32),
             step_size=0.1,
-            num_samples=900,
+            num_samples=3000,
             warmup=1000,
-            chains=50,
+            chains=100,
             memory=3,
             gamma=float(1 / np.linalg.eigvalsh(exact.precision)[-1]),
             progress=False,
         )
         x = result.posterior["theta"]
-        per_chain = x.mean(1).var(0, ddof=1)  # the variance of the mean of a chain's draws, to 20 %
-        ess = summary(result)["ess_bulk"] / 50
-        assert_allclose(x.var((0, 1)) / per_chain, ess, rtol=0.7)
+        per_chain = x.mean(1).var(0, ddof=1)  # the variance of the mean of a chain's draws, to 14 %
+        ess = summary(result)["ess_bulk"] / 100
+        assert_allclose(x.var((0, 1)) / per_chain, ess, rtol=0.5)  # not taken apart it would be ten times as large
 
     def test_cost_counts_all_gradients(self, study):
         result = study[2]

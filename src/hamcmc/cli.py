@@ -30,7 +30,7 @@ app = typer.Typer(
     help="Bayesian inference on large data with stochastic quasi-Newton Langevin dynamics.",
     epilog="Start with [bold]hamcmc demo[/bold]; then [bold]hamcmc sample --help[/bold] for a model of your own.",
 )
-screen, errors = Console(), Console(stderr=True)
+screen, errors = Console(width=None if sys.stdout.isatty() else 120), Console(stderr=True, soft_wrap=True)
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.", show_default=False)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 
@@ -301,13 +301,8 @@ def _print_summary(result: Result, limit: int = 40) -> None:
 
     meta = result.meta
     found = summarize(result, limit=limit)
-    title = f"{result.settings['sampler']['sampler']}, {meta['status']}: {result.draws:,} draws per chain"
-    table = Table("parameter", *found.columns, title=title)
-    for row in found.rows():
-        table.add_row(*row)
-    screen.print(table)
-    for note in found.notes:
-        screen.print(note, highlight=False)
+    typer.echo(f"{meta['status']}: {result.draws:,} draws per chain with {result.settings['sampler'].get('sampler')}")
+    typer.echo(str(found))
     spent = cost(result, found)
     line = f"{spent.gradients:,} minibatch gradients in {spent.seconds:.2f} s"
     if spent.slowest is not None:
@@ -315,9 +310,9 @@ def _print_summary(result: Result, limit: int = 40) -> None:
             f"; per effective sample of {spent.slowest}: {spent.gradients_per_effective_sample:,.0f} gradients, "
             f"{spent.seconds_per_effective_sample:.2g} s"
         )
-    screen.print(line, highlight=False)
+    typer.echo(line)
     if "message" in meta:
-        screen.print(meta["message"], highlight=False, soft_wrap=True)
+        typer.echo(meta["message"])
 
 
 def _setting(text: str) -> tuple[str, Any]:

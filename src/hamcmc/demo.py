@@ -15,7 +15,7 @@ from hamcmc.run import sample
 
 NOISE_VARIANCE = 10.0
 SIZE, BATCH = 1000, 100
-ITERATIONS, WARMUP, CHAINS = 8000, 2000, 4
+ITERATIONS, WARMUP, CHAINS, THIN = 20_000, 2000, 4, 10
 
 
 class Row(NamedTuple):
@@ -76,8 +76,8 @@ def demo(out: Path, *, seed: int = 0, tell: Callable[[str], None] = lambda name:
             name,
             jnp.asarray(truth.mean, jnp.float32),
             step_size=step_size,
-            num_samples=ITERATIONS // 4,
-            thin=4,
+            num_samples=ITERATIONS // THIN,
+            thin=THIN,
             warmup=WARMUP,
             batch_size=BATCH,
             chains=CHAINS,
