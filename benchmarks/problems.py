@@ -18,7 +18,7 @@ STEP_SIZE = 1e-8  # nothing about the cost depends on it, and no start is too fa
 
 
 class Problem(NamedTuple):
-    """A posterior with its start, minibatches of N/100, and how many iterations to time at once."""
+    """A posterior with its start, the size of minibatches, and how many iterations to time at once."""
 
     posterior: Posterior
     start: jax.Array
@@ -29,13 +29,13 @@ class Problem(NamedTuple):
 SIZES = {2: (1000, 5000), 100: (10_000, 1000), 1000: (10_000, 100), 10**5: (1000, 20), 10**6: (200, 10)}
 
 
-def problem(dimension: int) -> Problem:
-    """Few rows where they are long, so that the data stay below 1 GB."""
+def problem(dimension: int, batch_size: int | None = None) -> Problem:
+    """Few rows where they are long, so that the data stay below 1 GB; minibatches of N/100 unless asked for others."""
     size, iterations = SIZES[dimension]
     rng = np.random.default_rng(dimension)
     a = rng.standard_normal((size, dimension), np.float32)
     x = a @ rng.standard_normal(dimension, np.float32) + rng.standard_normal(size, np.float32)
-    return Problem(linear_gaussian(Data(a, x), 10.0), jnp.zeros(dimension), size // 100, iterations)
+    return Problem(linear_gaussian(Data(a, x), 10.0), jnp.zeros(dimension), batch_size or size // 100, iterations)
 
 
 def ours(p: Problem, sampler: Sampler) -> Burst:

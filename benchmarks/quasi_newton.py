@@ -8,8 +8,9 @@ from benchmarks.problems import SIZES, ours, problem, two_gradients
 def run(quick: bool) -> list[Table]:
     """Every memory size in the loop that `sample` runs."""
     rows = []
-    for dimension in [2, 100, 1000] if quick else SIZES:
-        p = problem(dimension)
+    cases = [(dimension, None) for dimension in ([2, 100, 1000] if quick else SIZES)]
+    for dimension, batch_size in [*cases, (1000, 1000)]:  # the last so that gradients dominate
+        p = problem(dimension, batch_size)
         samplers = {m: hamcmc.hamcmc(p.posterior.grad, memory=m) for m in (2, 3, 5)}
         bursts = {"gradients": two_gradients(p), "sgld": ours(p, hamcmc.sgld(p.posterior.grad))}
         bursts |= {f"M={m}": ours(p, sampler) for m, sampler in samplers.items()}
