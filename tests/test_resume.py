@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 
 import jax
 import jax.numpy as jnp
@@ -151,8 +152,9 @@ class TestSignals:
         short_visits(15)
 
         def twice(status):
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.05)  # or both would be taken for one
             pytest.fail("still going on")
 
         with pytest.raises(KeyboardInterrupt) as stop:

@@ -84,8 +84,8 @@ def factor(gram: Float[Array, "n n"], accepted: Bool[Array, " m"], gamma: float 
     gamma = jnp.asarray(gamma, gram.dtype)
     basis = jnp.eye(2 * m, dtype=gram.dtype)
 
-    def pair(k, so_far):
-        weights, terms, scales, taken = so_far  # w_j, and B_{k−1} = I/γ + Σ_i scales_i terms_i terms_iᵀ
+    def pair(k, weights, terms, scales):
+        """Pair k on B_{k−1} = I/γ + Σ_i scales_i terms_i terms_iᵀ: w_k, its terms and scales, whether it was taken."""
         s, y = basis[k], basis[m + k]
         along_s = gram[k]  # the inner product of every basis vector with s_k
         b = s / gamma + (scales * (terms @ along_s)) @ terms  # B_{k−1} s_k
@@ -93,18 +93,27 @@ def factor(gram: Float[Array, "n n"], accepted: Bool[Array, " m"], gamma: float 
         ok = accepted[k] & (s_b > 0)
         s_y, s_b = jnp.where(ok, s_y, 1), jnp.where(ok, s_b, 1)
         q = jnp.sqrt(s_y / s_b) * b + y
-        w = (q - (gram[:m] @ q) @ weights) / s_y  # rows of weights from k on are still 0
+        w = (q - (gram[: len(weights)] @ q) @ weights) / s_y
         on = ok.astype(gram.dtype)
-        return (
-            weights.at[k].set(on * w),
-            terms.at[k].set(b).at[m + k].set(y),
-            scales.at[k].set(-on / s_b).at[m + k].set(on / s_y),
-            taken.at[k].set(ok),
-        )
+        return on * w, jnp.stack([b, y]), on * jnp.stack([-1 / s_b, 1 / s_y]), ok
 
-    zeros = jnp.zeros((2 * m, 2 * m), gram.dtype)
-    start = (zeros[:m], zeros, zeros[0], jnp.zeros(m, bool))
-    weights, _, _, taken = lax.fori_loop(0, m, pair, start, unroll=m <= 4)  # few pairs run faster, many compile faster
+    empty = jnp.zeros((2 * m, 2 * m), gram.dtype)
+    if m <= 4:  # unrolled: a few pairs run faster so, many would take long to compile
+        weights, terms, scales, taken = empty[:0], empty[:0], empty[0, :0], []
+        for k in range(m):
+            w, new_terms, new_scales, ok = pair(k, weights, terms, scales)
+            weights = jnp.concatenate([weights, w[None]])
+            terms, scales = jnp.concatenate([terms, new_terms]), jnp.concatenate([scales, new_scales])
+            taken.append(ok)
+        return Factor(gamma, weights, jnp.stack(taken))
+
+    def put(k, so_far):
+        weights, terms, scales, taken = so_far  # rows that are still to come are 0
+        w, new_terms, new_scales, ok = pair(k, weights, terms, scales)
+        both = 2 * k + jnp.arange(2)
+        return weights.at[k].set(w), terms.at[both].set(new_terms), scales.at[both].set(new_scales), taken.at[k].set(ok)
+
+    weights, _, _, taken = lax.fori_loop(0, m, put, (empty[:m], empty, empty[0], jnp.zeros(m, bool)))
     return Factor(gamma, weights, taken)
 
 

@@ -60,7 +60,7 @@ class Gaussian:
         theta = (self.mean + z @ np.linalg.cholesky(self.covariance).T).astype(np.float32)
         return {"b": jnp.asarray(theta[:, :2]), "c": jnp.asarray(theta[:, 2])}
 
-    def check(self, sampler, *, step_size, relaxations=2.5, batch_size=batch, bias=0.03, slowest=None):
+    def check(self, sampler, *, step_size, relaxations=1.25, batch_size=batch, bias=0.03, slowest=None):
         """Mean and covariance of the replicas, within Z standard errors and a bias of the given relative size.
 
         The run is `relaxations` times as long as the slowest direction remembers.
