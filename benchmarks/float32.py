@@ -13,7 +13,7 @@ def run(quick: bool) -> list[Table]:
     rows = []
     for dimension in (10, 100) if quick else (10, 100, 1000):
         for condition in (1e1, 1e3, 1e5):
-            for memory in (2, 3, 5, 10):
+            for memory in (2, 3, 5, 10, 20):
                 trials = [errors(seed, memory - 1, dimension, condition) for seed in range(5 if quick else 15)]
                 drift, noise = np.transpose(trials)
                 rows.append(

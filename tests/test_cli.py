@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hamcmc import cli
-from hamcmc.record import Result
+from hamcmc.result import Result
 
 MODEL = """
 import jax.numpy as jnp

@@ -2,7 +2,8 @@
 
 from hamcmc.mode import find_mode
 from hamcmc.potential import Posterior
-from hamcmc.record import Result, RunError
+from hamcmc.record import RunError
+from hamcmc.result import Result
 from hamcmc.run import Interrupted, NonFinite, resume, sample
 from hamcmc.samplers import Sampler, hamcmc, naive, psgld, sgfs, sgld, sgrld
 from hamcmc.schedules import Constant, Polynomial

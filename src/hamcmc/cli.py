@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from hamcmc import __version__, model_file, schedules
-from hamcmc.record import Result, RunError, read_settings
+from hamcmc.record import RunError, read_settings
+from hamcmc.result import Result
 from hamcmc.run import Interrupted, resume, sample
 from hamcmc.samplers import NAMES
 

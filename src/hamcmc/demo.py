@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from hamcmc.diagnostics import cost
 from hamcmc.models.linear_gaussian import Exact, exact, linear_gaussian, simulate
-from hamcmc.record import Result
+from hamcmc.result import Result
 from hamcmc.run import sample
 
 NOISE_VARIANCE = 10.0

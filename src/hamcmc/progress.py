@@ -1,6 +1,8 @@
 """What a run tells while it goes on, and a bar for the terminal."""
 
-from collections.abc import Callable
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 
@@ -27,6 +29,21 @@ class Status(NamedTuple):
 
 
 Progress = Callable[[Status], None]
+
+
+@contextlib.contextmanager
+def shown(progress: bool | Progress | None, description: str) -> Iterator[Progress]:
+    """The function to call with each status: the given one, or that of a bar (None: if stderr is a terminal)."""
+    if progress is None:
+        progress = sys.stderr.isatty()
+    if progress is True:
+        update, close = bar(description)
+        try:
+            yield update
+        finally:
+            close()
+    else:
+        yield progress or (lambda status: None)
 
 
 def bar(description: str) -> tuple[Progress, Callable[[], None]]:

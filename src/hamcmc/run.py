@@ -2,7 +2,6 @@
 
 import contextlib
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,8 +17,9 @@ from hamcmc import _check, loop, moments, record, samplers, schedules
 from hamcmc.job import Job, batch_size_of, checksum, prepare, recorded_schedule, storable, x64
 from hamcmc.moments import RunningMoments
 from hamcmc.potential import Posterior, name_of
-from hamcmc.progress import Progress, Status, bar
-from hamcmc.record import Checkpoint, Directory, Draws, Result, RunError, guard_disk
+from hamcmc.progress import Progress, Status, shown
+from hamcmc.record import Checkpoint, Directory, Draws, RunError, guard_disk
+from hamcmc.result import Result
 from hamcmc.samplers.base import Sampler
 from hamcmc.stream import Batches
 
@@ -95,7 +95,7 @@ def sample(
         **options: hyper-parameters of a sampler given by name.
 
     Returns:
-        A :class:`~hamcmc.record.Result`.
+        A :class:`~hamcmc.result.Result`.
 
     Raises:
         ValueError: bad input, with the name of the argument.
@@ -224,7 +224,7 @@ class _Run:
             replace=s["replace"],
             length=s["visit"],
         )
-        with _signals() as received, _shown(progress, s) as show, batches:
+        with _signals() as received, shown(progress, s["sampler"].get("sampler", "sampling")) as show, batches:
             if self.t == 0:
                 self.save("running")
             self.log("start", iteration=self.t)
@@ -403,18 +403,3 @@ def _signals() -> Iterator[list[int]]:
     finally:
         for n, handler in old.items():
             signal.signal(n, handler)
-
-
-@contextlib.contextmanager
-def _shown(progress: bool | Progress | None, settings: Mapping[str, Any]) -> Iterator[Progress]:
-    """The function to call with each status."""
-    if progress is None:
-        progress = sys.stderr.isatty()
-    if progress is True:
-        update, close = bar(settings["sampler"].get("sampler", "sampling"))
-        try:
-            yield update
-        finally:
-            close()
-    else:
-        yield progress or (lambda status: None)

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from hamcmc.record import Array, Draws, Result
+from hamcmc.record import Array, Draws
+from hamcmc.result import Result
 
 
 def make_result(

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from hamcmc.diagnostics import Cost, Summary, cost, format_cell, read_entries, summary
-from hamcmc.record import Result, guard_disk, write_atomically
+from hamcmc.record import guard_disk, write_atomically
 from hamcmc.report import plots
+from hamcmc.result import Result
 
 ROWS = 20  # of the table that is open; the rest is folded
 SHOWN = 8  # parameters with trace and density
@@ -46,7 +47,7 @@ def write_report(run: Result | str | os.PathLike, out_html: str | os.PathLike | 
     """Write the report of a run, complete or not.
 
     Args:
-        run: a run's directory, or a :class:`~hamcmc.record.Result`.
+        run: a run's directory, or a :class:`~hamcmc.result.Result`.
         out_html: the file to write; by default ``report.html`` in the run's directory, or here for a Result.
 
     Returns:
