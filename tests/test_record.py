@@ -209,3 +209,20 @@ class TestDisk:
 def tree(path):
     """Every file below a directory with its bytes."""
     return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+
+
+def test_a_store_that_is_still_being_written_is_removed(tmp_path, monkeypatch):
+    """Zarr writes in a thread of its own, which a failed write does not stop at once."""
+    store, tries, rmtree = tmp_path / "draws.zarr", [], record.shutil.rmtree
+    store.mkdir()
+
+    def interfered(path):
+        tries.append(path)
+        if len(tries) == 1:
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+        rmtree(path)
+
+    monkeypatch.setattr(record.shutil, "rmtree", interfered)
+    record._remove_tree(store)
+    assert not store.exists()
+    assert len(tries) == 2

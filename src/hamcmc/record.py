@@ -18,6 +18,7 @@ import io
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -240,8 +241,16 @@ def open_store(path: Path, arrays: list[Array], draws: int, mode: Any) -> Any:
 
 
 def _remove_tree(path: Path) -> None:
-    if path.exists():
-        shutil.rmtree(path)
+    """Delete a store. After a failed write in this process, others may still be ending in zarr's own thread."""
+    for patience in (0.1, 0.3, 1.0, 0.0):
+        if not path.exists():
+            return
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT) or not patience:
+                raise
+            time.sleep(patience)
 
 
 def chunk_draws(arrays: list[Array], chains: int) -> int:
