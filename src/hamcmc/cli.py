@@ -6,6 +6,7 @@ Exit codes: 0, 1 for a failed run, 2 for bad usage or input, 130 and 143 for SIG
 import contextlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -223,6 +224,7 @@ def demo(
     from hamcmc.demo import CHAINS, ITERATIONS, demo
     from hamcmc.report import write_report
 
+    program = "hamcmc" if shutil.which("hamcmc") else sys.argv[0]
     with reporting():
         out.mkdir(parents=True, exist_ok=True)
         screen.print(f"A ridge of a posterior, {CHAINS} chains of {ITERATIONS:,} iterations with each sampler:")
@@ -245,9 +247,9 @@ def demo(
             "ESS: effective samples of the slowest parameter, all chains.\n\n"
             f"Look at    {found.picture}\n"
             f"and at     {write_report(found.run, out / 'report.html')}\n"
-            f"Then try   hamcmc summary {found.run}\n"
-            "           hamcmc reproduce fig1 --quick\n"
-            "           hamcmc sample --help",
+            f"Then try   {program} summary {found.run}\n"
+            f"           {program} reproduce fig1 --quick\n"
+            f"           {program} sample --help",
             highlight=False,
             soft_wrap=True,
         )

@@ -69,7 +69,7 @@ class Directory:
     def create(cls, path: str | os.PathLike, settings: dict[str, Any], *, overwrite: bool = False) -> "Directory":
         """Make a new run directory; an existing one is replaced only if asked to, and only if it is a run."""
         path = Path(path)
-        exists = f"{path} exists already: choose another directory, resume it, or ask to overwrite it"
+        exists = f"{path} exists already: choose another directory, resume it, or overwrite it (--overwrite)"
         if path.exists() and not path.is_dir():
             raise RunError(exists)
         with guard_disk(path):
