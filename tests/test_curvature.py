@@ -60,14 +60,17 @@ def compiled(module):
 
 
 def check_against_dense(module, seed, pairs, dimension, gamma, cosine=0.0, tolerance=1e-10):
-    """S Sᵀ, H g and S z, each within `tolerance` of the dense matrices; returns H and the eigenvalue bound."""
+    """S Sᵀ, H g and S z, each within `tolerance` of the dense matrices; returns H and the eigenvalue bound.
+
+    A tolerance of None is what rounding does to an ill-conditioned H.
+    """
     s, y = random_memory(seed, pairs, dimension)
     g, z = np.random.default_rng(seed + 1).normal(size=(2, dimension))
     basis = np.concatenate([s, y])
     accepted, f, d, bound = compiled(module)(basis @ basis.T, basis @ g, basis @ z, gamma, cosine=cosine)
     h = dense_bfgs(s, y, np.asarray(accepted), gamma)
     root = dense_root(f, s, y)
-    tolerance = max(tolerance, 1e-13 * np.linalg.cond(h))
+    tolerance = tolerance or 1e-13 * np.linalg.cond(h)
     scale = np.abs(h).max()
     assert np.abs(root @ root.T - h).max() <= tolerance * scale, "S Sᵀ is not H"
     h_g = gamma * g + np.asarray(d.drift) @ basis
@@ -77,7 +80,7 @@ def check_against_dense(module, seed, pairs, dimension, gamma, cosine=0.0, toler
     return h, float(bound)
 
 
-@pytest.mark.parametrize("memory", [2, 3, 4, 5, 6, 8, 11, 15, 20])
+@pytest.mark.parametrize("memory", range(2, 21))
 def test_h_g_and_root_are_those_of_dense_bfgs(memory):
     for seed in range(3):
         check_against_dense(curvature, seed, memory - 1, 30, 0.7)
@@ -93,7 +96,7 @@ def test_h_g_and_root_are_those_of_dense_bfgs(memory):
 )
 def test_random_memories(seed, pairs, dimension, gamma, cosine):
     """Also with more pairs than dimensions, where the Gram matrix is singular."""
-    h, bound = check_against_dense(curvature, seed, pairs, dimension, gamma, cosine)
+    h, bound = check_against_dense(curvature, seed, pairs, dimension, gamma, cosine, tolerance=None)
     largest = np.linalg.eigvalsh(h)[-1]
     assert largest * (1 - 1e-8) <= bound <= 2 * pairs * max(largest, gamma) * (1 + 1e-8)
 
