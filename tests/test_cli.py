@@ -85,8 +85,8 @@ def test_csv_and_npz_give_the_same_draws(folder, shell):
     np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
-def test_samplers_by_name(folder, shell):
-    for name in ("psgld", "sgrld"):
+def test_every_sampler_by_name(folder, shell):
+    for name in cli.NAMES:
         code, text = shell(*SAMPLE, "--sampler", name, "-o", name, "--decay", 0.51)
         assert code == 0, text
 
