@@ -4,12 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import settings
 from jaxtyping import install_import_hook
 
 with install_import_hook("hamcmc.curvature", "beartype.beartype"):
     import hamcmc
 
 from hamcmc.models import linear_gaussian as lg
+
+settings.register_profile("fixed", derandomize=True, deadline=None)  # the same examples on every machine
+settings.load_profile("fixed")
 
 
 def pytest_configure(config):

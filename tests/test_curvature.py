@@ -31,13 +31,19 @@ def random_memory(seed, pairs, dimension, flipped=0.2):
 
 
 def dense_bfgs(s, y, accepted, gamma):
-    """The inverse Hessian by the textbook update, on top of γI."""
+    """The inverse Hessian by the textbook update, on top of γI, and what rounding may cost on the way to it.
+
+    Each update cancels what it replaces, so the loss is the ratio of the largest to the smallest eigenvalue of *any* of
+    the matrices from γI to H: in one dimension H has condition number 1, whatever multiple of it γ was.
+    """
     h = gamma * np.eye(s.shape[1])
+    eigenvalues = [gamma]
     for s_k, y_k, ok in zip(s, y, accepted):
         if ok:
             v = np.eye(len(h)) - np.outer(s_k, y_k) / (s_k @ y_k)
             h = v @ h @ v.T + np.outer(s_k, s_k) / (s_k @ y_k)
-    return h
+            eigenvalues.extend(np.linalg.eigvalsh(h))
+    return h, max(eigenvalues) / min(eigenvalues)
 
 
 def dense_root(factor, s, y):
@@ -68,9 +74,9 @@ def check_against_dense(module, seed, pairs, dimension, gamma, cosine=0.0, toler
     g, z = np.random.default_rng(seed + 1).normal(size=(2, dimension))
     basis = np.concatenate([s, y])
     accepted, f, d, bound = compiled(module)(basis @ basis.T, basis @ g, basis @ z, gamma, cosine=cosine)
-    h = dense_bfgs(s, y, np.asarray(accepted), gamma)
+    h, loss = dense_bfgs(s, y, np.asarray(accepted), gamma)
     root = dense_root(f, s, y)
-    tolerance = tolerance or 1e-13 * np.linalg.cond(h)
+    tolerance = tolerance or 1e-13 * loss
     scale = np.abs(h).max()
     assert np.abs(root @ root.T - h).max() <= tolerance * scale, "S Sᵀ is not H"
     h_g = gamma * g + np.asarray(d.drift) @ basis
@@ -86,7 +92,7 @@ def test_h_g_and_root_are_those_of_dense_bfgs(memory):
         check_against_dense(curvature, seed, memory - 1, 30, 0.7)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**31),
     pairs=st.sampled_from([1, 2, 4]),
@@ -174,7 +180,7 @@ def test_incremental_gram_over_many_moves(metric, gamma):
         if gamma == "newest":
             good = [p for p, o in zip(scaled, ok) if o]
             base = good[-1][0] @ good[-1][1] / (good[-1][1] @ good[-1][1]) if good else 1.0
-        h = dense_bfgs(np.array([s for s, _ in scaled]).reshape(-1, 6), np.array([y for _, y in scaled]), ok, base)
+        h, _ = dense_bfgs(np.array([s for s, _ in scaled]).reshape(-1, 6), np.array([y for _, y in scaled]), ok, base)
         h = np.sqrt(d)[:, None] * h * np.sqrt(d)
         x = as_flat(theta)
         moved = as_flat(new) - x

@@ -24,7 +24,7 @@ def assert_uniform(counts):
     assert statistic < chi2.ppf(1 - 1e-6, counts.size - 1)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.sampled_from(SIZES), st.integers(0, 2**31 - 1))
 def test_every_size_is_permuted(size, seed):
     found = permutations(jax.random.split(jax.random.key(seed), 4), size)
