@@ -5,9 +5,10 @@ from hamcmc.potential import Posterior
 from hamcmc.record import RunError
 from hamcmc.result import Result
 from hamcmc.run import Interrupted, NonFinite, resume, sample
-from hamcmc.samplers import Sampler, hamcmc, naive, psgld, sgfs, sgld, sgrld
+from hamcmc.samplers import Sampler, hamcmc, naive, psgld, sgfs, sgld, sgrld, svrg
 from hamcmc.schedules import Constant, Polynomial
 from hamcmc.support import Support, bounded, positive, real
+from hamcmc.variance import control_variate
 
 __version__ = "0.1.0"
 
@@ -22,6 +23,7 @@ __all__ = [
     "Sampler",
     "Support",
     "bounded",
+    "control_variate",
     "find_mode",
     "hamcmc",
     "naive",
@@ -33,4 +35,5 @@ __all__ = [
     "sgfs",
     "sgld",
     "sgrld",
+    "svrg",
 ]

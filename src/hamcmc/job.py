@@ -54,6 +54,7 @@ def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callabl
         raise ValueError(f"warmup + num_samples * thin must stay below 2**31 iterations, got {total}")
     found = {
         "sampler": dict(sampler.settings),
+        "gradient": dict(posterior.settings),
         "step_size": describe(schedule),
         "step_sizes": schedules.fingerprint(schedule, total),
         "arrays": recorded(posterior, sampler, positions[0], settings),

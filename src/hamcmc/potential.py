@@ -8,6 +8,7 @@ The paper writes U(θ) = −[log p(θ) + Σ_n log p(x_n|θ)] and Ũ for its esti
 import hashlib
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -35,7 +36,12 @@ class Posterior:
             keys (nested as it is); what is not named is real. See :func:`hamcmc.positive` and :func:`hamcmc.bounded`.
 
     The samplers see *unconstrained* positions (:meth:`unconstrain`); `log_prior` and `log_likelihood` see parameters.
+
+    Attributes:
+        settings: how it estimates its gradient, for the record.
     """
+
+    settings: Mapping[str, Any] = MappingProxyType({"estimator": "minibatch"})
 
     def __init__(
         self,

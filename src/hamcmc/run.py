@@ -164,7 +164,7 @@ def resume(
         if asked["x64"] != x64():
             raise RunError(f"{path} was run with jax_enable_x64={asked['x64']}: set it likewise to resume")
         if checksum(posterior) != asked["data_checksum"]:
-            raise RunError(f"{path} was run on other data: their checksum is not the one in run.json")
+            raise RunError(f"{path} was run on other data or with another control variate: the checksum differs")
         if sampler is None:
             if asked["options"] is None:
                 raise RunError(f"{path} was run with a sampler that run.json cannot hold: give it to resume")
@@ -315,12 +315,13 @@ class _Run:
 
     def meta(self, status: str, **more: Any) -> dict[str, Any]:
         """Counters of the run."""
-        gradients = self.t * self.job.settings["chains"] * self.job.sampler.gradients_per_step
+        s, sampler, size = self.job.settings, self.job.sampler, self.job.posterior.size
+        per_step = sampler.gradients_per_step + sampler.passes_per_step * size / (s["batch_size"] or max(size, 1))
         counters = {
             "iteration": self.t,
             "draws": self.draws.written,
             "seconds": self.seconds,
-            "gradients": gradients,
+            "gradients": round(self.t * s["chains"] * per_step),
         }
         return {"status": status, **counters, **more}
 

@@ -7,8 +7,9 @@ from hamcmc.samplers.psgld import psgld
 from hamcmc.samplers.sgfs import sgfs
 from hamcmc.samplers.sgld import sgld
 from hamcmc.samplers.sgrld import sgrld
+from hamcmc.samplers.svrg import svrg
 
-__all__ = ["NAMES", "Sampler", "build", "hamcmc", "naive", "psgld", "sgfs", "sgld", "sgrld"]
+__all__ = ["NAMES", "Sampler", "build", "hamcmc", "naive", "psgld", "sgfs", "sgld", "sgrld", "svrg"]
 
 FROM_GRADIENT = {"sgld": sgld, "hamcmc": hamcmc, "naive": naive, "sgrld": sgrld}
 FROM_POSTERIOR = {"psgld": psgld, "sgfs": sgfs}
@@ -16,7 +17,9 @@ NAMES = tuple(sorted(FROM_GRADIENT | FROM_POSTERIOR))
 
 
 def build(name: str, posterior, **options) -> Sampler:
-    """A sampler by name, with the posterior's gradient and mirror."""
+    """A sampler by name, with the posterior's gradient and mirror; ``svrg=n`` wraps it in :func:`svrg`."""
+    if "svrg" in options:
+        return svrg(posterior, name, every=options.pop("svrg"), **options)
     if name not in NAMES:
         raise ValueError(f"sampler must be one of {', '.join(NAMES)}, got {name!r}")
     factory = FROM_POSTERIOR.get(name) or FROM_GRADIENT[name]

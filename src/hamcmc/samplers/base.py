@@ -29,12 +29,14 @@ class Sampler(NamedTuple):
         step: ``(key, state, minibatch, step_size) -> (state, info)``.
         settings: name and hyper-parameters, for the record.
         gradients_per_step: minibatch gradients that one step evaluates, for cost accounts.
+        passes_per_step: gradients on all data that one step evaluates besides, on average.
     """
 
     init: Callable[[PyTree], Any]
     step: Callable[[Array, Any, PyTree, Any], tuple[Any, Any]]
     settings: Mapping[str, Any]
     gradients_per_step: int = 1
+    passes_per_step: float = 0.0
 
 
 class Info(NamedTuple):
