@@ -39,9 +39,11 @@ class Posterior:
 
     Attributes:
         settings: how it estimates its gradient, for the record.
+        extra_gradients: gradients on each minibatch besides those at the sampler's positions, for cost accounts.
     """
 
     settings: Mapping[str, Any] = MappingProxyType({"estimator": "minibatch"})
+    extra_gradients: int = 0
 
     def __init__(
         self,

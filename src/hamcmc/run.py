@@ -315,8 +315,9 @@ class _Run:
 
     def meta(self, status: str, **more: Any) -> dict[str, Any]:
         """Counters of the run."""
-        s, sampler, size = self.job.settings, self.job.sampler, self.job.posterior.size
-        per_step = sampler.gradients_per_step + sampler.passes_per_step * size / (s["batch_size"] or max(size, 1))
+        s, sampler, posterior = self.job.settings, self.job.sampler, self.job.posterior
+        pass_ = posterior.size / s["batch_size"] if s["batch_size"] else 1
+        per_step = sampler.gradients_per_step + posterior.extra_gradients + sampler.passes_per_step * pass_
         counters = {
             "iteration": self.t,
             "draws": self.draws.written,

@@ -68,6 +68,7 @@ class ControlVariate(View):
         super().__init__(plain)
         self.anchor = anchor
         self.settings = {"estimator": "control_variate", "anchor": _digest(anchor.position)}
+        self.extra_gradients = 1
 
     def mean_likelihood_grad(self, position: PyTree, minibatch: PyTree) -> PyTree:
         """ḡ_Ω(θ) − ḡ_Ω(θ̂) + ḡ(θ̂)."""

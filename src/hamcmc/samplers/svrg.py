@@ -95,6 +95,6 @@ def svrg(posterior: Posterior, sampler: str | Callable[[Posterior], Sampler], *,
         init=init,
         step=step,
         settings={**inner.settings, "svrg": every},
-        gradients_per_step=2 * inner.gradients_per_step,
+        gradients_per_step=inner.gradients_per_step + 1,  # XLA takes the anchor's on each minibatch but once
         passes_per_step=1 / every,
     )
