@@ -5,7 +5,7 @@ from hamcmc.potential import Posterior
 from hamcmc.record import RunError
 from hamcmc.result import Result
 from hamcmc.run import Interrupted, NonFinite, resume, sample
-from hamcmc.samplers import Sampler, hamcmc, naive, psgld, sgfs, sgld, sgrld, svrg
+from hamcmc.samplers import Sampler, ccadl, hamcmc, naive, psgld, sgfs, sghmc, sgld, sgnht, sgrld, svrg
 from hamcmc.schedules import Constant, Polynomial
 from hamcmc.support import Support, bounded, positive, real
 from hamcmc.variance import control_variate
@@ -23,6 +23,7 @@ __all__ = [
     "Sampler",
     "Support",
     "bounded",
+    "ccadl",
     "control_variate",
     "find_mode",
     "hamcmc",
@@ -33,7 +34,9 @@ __all__ = [
     "resume",
     "sample",
     "sgfs",
+    "sghmc",
     "sgld",
+    "sgnht",
     "sgrld",
     "svrg",
 ]

@@ -1,18 +1,35 @@
 """One file per sampler, all with the same interface."""
 
 from hamcmc.samplers.base import Sampler
+from hamcmc.samplers.ccadl import ccadl
 from hamcmc.samplers.hamcmc import hamcmc
 from hamcmc.samplers.naive import naive
 from hamcmc.samplers.psgld import psgld
 from hamcmc.samplers.sgfs import sgfs
+from hamcmc.samplers.sghmc import sghmc
 from hamcmc.samplers.sgld import sgld
+from hamcmc.samplers.sgnht import sgnht
 from hamcmc.samplers.sgrld import sgrld
 from hamcmc.samplers.svrg import svrg
 
-__all__ = ["NAMES", "Sampler", "build", "hamcmc", "naive", "psgld", "sgfs", "sgld", "sgrld", "svrg"]
+__all__ = [
+    "NAMES",
+    "Sampler",
+    "build",
+    "ccadl",
+    "hamcmc",
+    "naive",
+    "psgld",
+    "sgfs",
+    "sghmc",
+    "sgld",
+    "sgnht",
+    "sgrld",
+    "svrg",
+]
 
-FROM_GRADIENT = {"sgld": sgld, "hamcmc": hamcmc, "naive": naive, "sgrld": sgrld}
-FROM_POSTERIOR = {"psgld": psgld, "sgfs": sgfs}
+FROM_GRADIENT = {"sgld": sgld, "hamcmc": hamcmc, "naive": naive, "sghmc": sghmc, "sgnht": sgnht, "sgrld": sgrld}
+FROM_POSTERIOR = {"ccadl": ccadl, "psgld": psgld, "sgfs": sgfs}
 NAMES = tuple(sorted(FROM_GRADIENT | FROM_POSTERIOR))
 
 
