@@ -108,7 +108,7 @@ def control_variate(posterior: Posterior, mode: PyTree, *, batch_size: int = 819
         Baker, Fearnhead, Fox and Nemeth, Control variates for stochastic gradient MCMC, Statistics and Computing 2019.
     """
     view = View(posterior)
-    position = posterior.unconstrain(jax.tree.map(jnp.asarray, mode))
+    position = posterior.unconstrain(jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), mode))  # not weakly typed
     mean_grad = _full_mean_grad(view, position, _check.at_least("batch_size", batch_size, 1))
     for path, leaf in tree_leaves_with_path(mean_grad):
         if not bool(jnp.isfinite(leaf).all()):
