@@ -6,7 +6,7 @@ from hamcmc.record import RunError
 from hamcmc.result import Result
 from hamcmc.run import Interrupted, NonFinite, resume, sample
 from hamcmc.samplers import Sampler, ccadl, hamcmc, naive, psgld, sgfs, sghmc, sgld, sgnht, sgrld, svrg
-from hamcmc.schedules import Constant, Polynomial
+from hamcmc.schedules import Constant, Cyclical, Polynomial
 from hamcmc.support import Support, bounded, positive, real
 from hamcmc.variance import control_variate
 
@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Constant",
+    "Cyclical",
     "Interrupted",
     "NonFinite",
     "Polynomial",

@@ -100,6 +100,9 @@ def sample_command(
     decay: Annotated[
         float | None, typer.Option(help="With it, ε_t = (step-size / t)^decay, as in the paper (0.51 there).")
     ] = None,
+    cycles: Annotated[
+        int | None, typer.Option(help="With it, ε falls from step-size to 0 in so many cosine cycles over the run.")
+    ] = None,
     samples: Annotated[int, typer.Option(help="Stored draws per chain.")] = 1000,
     warmup: Annotated[int, typer.Option(help="Iterations before the first stored draw.")] = 1000,
     thin: Annotated[int, typer.Option(help="Iterations per stored draw.")] = 1,
@@ -138,6 +141,10 @@ def sample_command(
         }
         loaded = model_file.load(model, data)
         schedule = schedules.Constant(step_size) if decay is None else schedules.Polynomial(step_size, decay)
+        if cycles is not None:
+            if decay is not None or cycles < 1:
+                raise ValueError(f"--cycles must be 1 or more, and goes without --decay; got {cycles}")
+            schedule = schedules.Cyclical(step_size, -(-(warmup + samples * thin) // cycles))
         result = sample(
             loaded.posterior,
             loaded.sampler(sampler, asked["options"]),

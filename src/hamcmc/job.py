@@ -3,7 +3,6 @@
 import json
 import platform
 from collections.abc import Callable
-from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -198,8 +197,9 @@ def x64() -> bool:
 
 def describe(schedule: Callable) -> dict[str, Any]:
     """A schedule for run.json: ours by name and parameters, any other as custom."""
-    if isinstance(schedule, schedules.Constant | schedules.Polynomial):
-        return {"schedule": type(schedule).__name__.lower(), **asdict(schedule)}
+    for name, kind in schedules.NAMED.items():
+        if isinstance(schedule, kind):
+            return {"schedule": name, **vars(schedule)}
     return {"schedule": "custom"}
 
 
@@ -210,4 +210,4 @@ def recorded_schedule(spec: dict[str, Any], given: Any, path: Any) -> Callable:
     parameters = {k: v for k, v in spec.items() if k != "schedule"}
     if spec["schedule"] == "custom":
         raise RunError(f"{path} was run with a step-size schedule of its own: give it to resume")
-    return {"constant": schedules.Constant, "polynomial": schedules.Polynomial}[spec["schedule"]](**parameters)
+    return schedules.NAMED[spec["schedule"]](**parameters)

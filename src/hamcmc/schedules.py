@@ -44,6 +44,45 @@ class Polynomial:
         return (self.a / (t + 1.0)) ** self.b
 
 
+@dataclass(frozen=True)
+class Cyclical:
+    r"""Cosine cycles: large steps that cross to other modes, then small ones that sample where they arrived.
+
+    .. math:: ε_t = ε_0 \left[f + (1-f)\, \tfrac12 \left(\cos \frac{π r}{P} + 1\right)\right], \qquad r = t \bmod P
+
+    With f = 0 (as published) the last step of a cycle is about 2.5 ε_0 / P², still above 0.
+
+    Averages weighted by ε, ``Σ ε_t h(θ_t) / Σ ε_t``, are the right ones: a step of size ε advances the diffusion by the
+    time ε, so the sum is its average over time, in which the draws of a cycle's end, that hardly move, count little. A
+    bias stays, that of the constant step ``Σ ε² / Σ ε``, which for f = 0 is 3/4 ε_0.
+
+    Args:
+        step_size: ε_0, where each cycle starts.
+        period: P, iterations per cycle.
+        floor: f in [0, 1), the least step as a fraction of ε_0.
+
+    References:
+        Zhang, Li, Zhang, Chen and Wilson, Cyclical stochastic gradient MCMC for Bayesian deep learning, ICLR 2020.
+    """
+
+    step_size: float
+    period: int
+    floor: float = 0.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "step_size", _check.positive("step_size", self.step_size))
+        object.__setattr__(self, "period", _check.at_least("period", self.period, 1))
+        object.__setattr__(self, "floor", _check.fraction("floor", self.floor))
+
+    def __call__(self, t):
+        left = self.period - t % self.period  # 1 at the end of a cycle
+        wave = jnp.sin(jnp.pi / 2 * left / self.period) ** 2  # (cos + 1)/2 without its cancellation
+        return self.step_size * (self.floor + (1 - self.floor) * wave)
+
+
+NAMED = {"constant": Constant, "polynomial": Polynomial, "cyclical": Cyclical}
+
+
 def as_schedule(step_size: Any) -> Schedule:
     """A number as a :class:`Constant`; a function as it is."""
     return step_size if callable(step_size) else Constant(step_size)
