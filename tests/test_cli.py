@@ -85,6 +85,20 @@ def test_csv_and_npz_give_the_same_draws(folder, shell):
     np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
+def test_cycles_control_variate_and_svrg(folder, shell):
+    arguments = (*SAMPLE, "--sampler", "sgld", "--cycles", 4, "--control-variate", "--set", "svrg=10")
+    assert shell(*arguments, "--warmup", 11)[0] == 0
+    settings = json.loads((folder / "run" / "run.json").read_text())
+    assert settings["step_size"] == {"schedule": "cyclical", "step_size": 1e-3, "period": 28, "floor": 0.0}
+    assert settings["gradient"]["estimator"] == "control_variate"
+    assert settings["sampler"] == {"sampler": "sgld", "svrg": 10}
+    (folder / "run" / "checkpoint").unlink()  # start again
+    assert shell("resume", "run", "-q")[0] == 0
+    code, text = shell(*arguments, "--decay", 0.5)
+    assert code == 2
+    assert "--cycles must be 1 or more, and goes without --decay" in text
+
+
 def test_every_sampler_by_name(folder, shell):
     for name in cli.NAMES:
         code, text = shell(*SAMPLE, "--sampler", name, "-o", name, "--decay", 0.51)

@@ -115,6 +115,9 @@ def sample_command(
         typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter of the sampler; may be repeated."),
     ] = None,
     start: Annotated[str, typer.Option(help="Start at the model's init, or at the mode found from there.")] = "init",
+    control_variate: Annotated[
+        bool, typer.Option("--control-variate", help="Gradients of less noise around the mode, found from init first.")
+    ] = False,
     gradients: Annotated[bool, typer.Option("--gradients", help="Store gradients, for the Stein discrepancy.")] = False,
     x64: Annotated[bool, typer.Option("--x64", help="Compute in double precision.")] = False,
     checkpoint_seconds: Annotated[float, typer.Option(help="Time between checkpoints.")] = 30.0,
@@ -131,6 +134,11 @@ def sample_command(
         jax.config.update("jax_enable_x64", x64)
         if start not in ("init", "mode"):
             raise ValueError(f"--start must be init or mode, got {start!r}")
+        schedule = schedules.Constant(step_size) if decay is None else schedules.Polynomial(step_size, decay)
+        if cycles is not None:
+            if decay is not None or cycles < 1:
+                raise ValueError(f"--cycles must be 1 or more, and goes without --decay; got {cycles}")
+            schedule = schedules.Cyclical(step_size, -(-(warmup + samples * thin) // cycles))
         asked = {
             "model": str(model.resolve()),
             "model_checksum": model_file.checksum(model),
@@ -138,13 +146,9 @@ def sample_command(
             "sampler": sampler,
             "options": dict(_setting(s) for s in setting or []),
             "start": start,
+            "control_variate": control_variate,
         }
-        loaded = model_file.load(model, data)
-        schedule = schedules.Constant(step_size) if decay is None else schedules.Polynomial(step_size, decay)
-        if cycles is not None:
-            if decay is not None or cycles < 1:
-                raise ValueError(f"--cycles must be 1 or more, and goes without --decay; got {cycles}")
-            schedule = schedules.Cyclical(step_size, -(-(warmup + samples * thin) // cycles))
+        loaded = _load(model, data, control_variate)
         result = sample(
             loaded.posterior,
             loaded.sampler(sampler, asked["options"]),
@@ -191,7 +195,7 @@ def resume_command(
         data = data or (Path(notes["data"]) if notes["data"] else None)
         if data is not None and not data.exists():
             raise RunError(f"the data {data} are gone: say with --data where they are")
-        loaded = model_file.load(model, data)
+        loaded = _load(model, data, notes.get("control_variate", False))
         result = resume(
             run,
             loaded.posterior,
@@ -334,6 +338,13 @@ def _setting(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except json.JSONDecodeError:
         return name, value
+
+
+def _load(model: Path, data: Path | None, control_variate: bool) -> model_file.Model:
+    from hamcmc.variance import control_variate as around
+
+    loaded = model_file.load(model, data)
+    return loaded._replace(posterior=around(loaded.posterior, _start(loaded, "mode"))) if control_variate else loaded
 
 
 def _start(loaded: model_file.Model, start: str) -> Any:
