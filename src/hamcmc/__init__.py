@@ -5,7 +5,7 @@ from hamcmc.potential import Posterior
 from hamcmc.record import RunError
 from hamcmc.result import Result
 from hamcmc.run import Interrupted, NonFinite, resume, sample
-from hamcmc.samplers import Sampler, ccadl, hamcmc, naive, psgld, sgfs, sghmc, sgld, sgnht, sgrld, svrg
+from hamcmc.samplers import Sampler, ccadl, ensemble_hamcmc, hamcmc, naive, psgld, sgfs, sghmc, sgld, sgnht, sgrld, svrg
 from hamcmc.schedules import Constant, Cyclical, Polynomial
 from hamcmc.support import Support, bounded, positive, real
 from hamcmc.variance import control_variate
@@ -26,6 +26,7 @@ __all__ = [
     "bounded",
     "ccadl",
     "control_variate",
+    "ensemble_hamcmc",
     "find_mode",
     "hamcmc",
     "naive",

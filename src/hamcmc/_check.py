@@ -44,3 +44,10 @@ def at_least(name: str, value: Any, least: int) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be a whole number, {least} or more, got {value!r}")
     return int(value)
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    """One of the given words."""
+    if value not in choices:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
+    return value

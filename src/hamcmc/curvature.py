@@ -16,6 +16,13 @@ the product telescopes to a single sum over the memory::
 
 so ``H g`` and ``S z`` each take one pass over the memory, and ``trace H`` comes for free.
 
+Pairs that are differences of one set of positions need no order. :func:`block_factor` takes them all at once: with
+combinations V of the s and U of the y that are conjugate, ``VᵀU = I``, all secant equations hold together,
+
+    H = V Vᵀ + γ P Pᵀ,      P = I − V Uᵀ,
+
+and ``V z' + √γ P z`` with two independent noises is a draw of N(0, H).
+
 A static diagonal base ``H⁰ = γ diag(d)`` needs no formula of its own: in the coordinates ``s/√d``, ``√d·y``,
 ``√d·g`` the base is γI again, and the result is multiplied by √d.
 """
@@ -144,12 +151,60 @@ def eigenvalue_bound(f: Factor, gram: Float[Array, "n n"]) -> Float[Array, ""]:
     return f.gamma * jnp.maximum(1, jnp.where(f.accepted.any(), 2 * jnp.sum(f.accepted), 1) + excess)
 
 
+class Block(NamedTuple):
+    """``H = V Vᵀ + γ P Pᵀ``: γ and the coefficients of V's columns over the s, which are those of U's over the y."""
+
+    gamma: Float[Array, ""]
+    weights: Float[Array, "m m"]
+    accepted: Bool[Array, " m"]
+
+
+def block_factor(gram: Float[Array, "n n"], gamma: float | Float[Array, ""], cosine: float) -> Block:
+    """The inverse Hessian of all pairs together, on top of γI.
+
+    The eigenvectors of the symmetric part of ``sᵀy`` make the pairs conjugate. One enters H by the rule of
+    :func:`acceptable`, and only if ``sᵀy ≥ γ yᵀy / 4``: for a quadratic whose largest curvature is below 4/γ that holds
+    for every pair, and it bounds what P does to the base's noise. An eigenvalue below m is raised to m, which keeps
+    ``V Vᵀ ⪯ Σ s sᵀ / m``, the covariance of the positions: differences across a flat stretch do not make a step that is
+    longer than the posterior is wide.
+    """
+    m = gram.shape[0] // 2
+    gamma = jnp.asarray(gamma, gram.dtype)
+    s_y = gram[:m, m:]
+    values, q = jnp.linalg.eigh((s_y + s_y.T) / 2)
+    s_s, y_y = jnp.sum(q * (gram[:m, :m] @ q), 0), jnp.sum(q * (gram[m:, m:] @ q), 0)
+    accepted = (values > 0) & (values >= cosine * jnp.sqrt(s_s) * jnp.sqrt(y_y)) & (values >= gamma * y_y / 4)
+    return Block(gamma, q * jnp.where(accepted, 1 / jnp.sqrt(jnp.maximum(values, m)), 0), accepted)
+
+
+def block_direction(
+    f: Block, gram: Float[Array, "n n"], along_g: Float[Array, " n"], along_z: Float[Array, " n"], z: Float[Array, " m"]
+) -> Direction:
+    """``H g`` and ``V z' + √γ P z``, as :func:`direction` gives them; `z` is z'."""
+    m = f.weights.shape[0]
+    c, root = f.weights, jnp.sqrt(f.gamma)
+    a = c.T @ along_g[:m]  # Vᵀg
+    b = c.T @ (along_g[m:] - gram[m:, m:] @ (c @ a))  # Uᵀ Pᵀg
+    drift = jnp.concatenate([c @ (a - f.gamma * b), -f.gamma * (c @ a)])
+    noise = c @ (z - root * (c.T @ along_z[m:]))
+    return Direction(drift, jnp.concatenate([noise, jnp.zeros_like(noise)]), f.gamma)
+
+
+def block_eigenvalue_bound(f: Block, gram: Float[Array, "n n"]) -> Float[Array, ""]:
+    """An upper bound of the largest eigenvalue of H: ``trace V Vᵀ``, and γ times the trace of P Pᵀ on the pairs' span."""
+    m = f.weights.shape[0]
+    v_v, u_u = (f.weights.T @ g @ f.weights for g in (gram[:m, :m], gram[m:, m:]))
+    return jnp.trace(v_v) + f.gamma * jnp.maximum(1, jnp.sum(v_v * u_u))
+
+
 def inner(a: PyTree, b: PyTree) -> Float[Array, "k l"]:
     """Inner products of k stacked vectors with l stacked vectors, summed over all leaves of the pytrees."""
 
     def leaf(x, y):
-        # A matrix-vector product for each of the few columns: faster than one product so skinny.
         x = x.reshape(x.shape[0], -1)
+        if len(y) > 4:
+            return jnp.matmul(x, y.reshape(len(y), -1).T, precision=lax.Precision.HIGHEST)
+        # A matrix-vector product for each of the few columns: faster than one product so skinny.
         return jnp.stack([jnp.dot(x, v.ravel(), precision=lax.Precision.HIGHEST) for v in y], axis=1)
 
     return sum(jax.tree.leaves(jax.tree.map(leaf, a, b)))  # type: ignore[return-value]

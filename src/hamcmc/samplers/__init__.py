@@ -2,6 +2,7 @@
 
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.ccadl import ccadl
+from hamcmc.samplers.ensemble_hamcmc import ensemble_hamcmc
 from hamcmc.samplers.hamcmc import hamcmc
 from hamcmc.samplers.naive import naive
 from hamcmc.samplers.psgld import psgld
@@ -17,6 +18,7 @@ __all__ = [
     "Sampler",
     "build",
     "ccadl",
+    "ensemble_hamcmc",
     "hamcmc",
     "naive",
     "psgld",
@@ -28,7 +30,15 @@ __all__ = [
     "svrg",
 ]
 
-FROM_GRADIENT = {"sgld": sgld, "hamcmc": hamcmc, "naive": naive, "sghmc": sghmc, "sgnht": sgnht, "sgrld": sgrld}
+FROM_GRADIENT = {
+    "ensemble_hamcmc": ensemble_hamcmc,
+    "hamcmc": hamcmc,
+    "naive": naive,
+    "sghmc": sghmc,
+    "sgld": sgld,
+    "sgnht": sgnht,
+    "sgrld": sgrld,
+}
 FROM_POSTERIOR = {"ccadl": ccadl, "psgld": psgld, "sgfs": sgfs}
 NAMES = tuple(sorted(FROM_GRADIENT | FROM_POSTERIOR))
 

@@ -29,6 +29,8 @@ class Sampler(NamedTuple):
         step: ``(key, state, minibatch, step_size) -> (state, info)``.
         settings: name and hyper-parameters, for the record.
         gradients_per_step: minibatch gradients that one step evaluates, for cost accounts.
+        replicas: how many coupled copies an ensemble has. Above 1, positions have a leading axis of that length, in
+            ``init``'s argument and in the state; each copy is a draw.
         passes_per_step: gradients on all data that one step evaluates besides, on average.
     """
 
@@ -36,6 +38,7 @@ class Sampler(NamedTuple):
     step: Callable[[Array, Any, PyTree, Any], tuple[Any, Any]]
     settings: Mapping[str, Any]
     gradients_per_step: int = 1
+    replicas: int = 1
     passes_per_step: float = 0.0
 
 
