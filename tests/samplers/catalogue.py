@@ -24,6 +24,15 @@ def catalogue(package, posterior, precision):
             lambda: package.sgrld(posterior.grad, lambda theta: matrix() + 0 * theta["c"]),
             {"step_size": 0.02, "slowest": 1.0},
         ),
+        "sghmc": (
+            lambda: package.sghmc(posterior.grad),  # on a Gaussian exact at any step
+            {"step_size": 10 * small, "batch_size": None},
+        ),
+        "sgnht": (  # noisy enough to need its thermostats
+            lambda: package.sgnht(posterior.grad, multivariate=True),
+            {"step_size": 3 * small, "slowest": 5 * soft},
+        ),
+        "ccadl": (lambda: package.ccadl(posterior, full=True), {"step_size": 3 * small, "slowest": 5 * soft}),
         "sgfs": (lambda: package.sgfs(posterior, base=stiff), {"step_size": 0.01, "slowest": soft / stiff}),
         "naive": (
             lambda: package.naive(posterior.grad, memory=3, **quasi_newton),
@@ -61,6 +70,9 @@ NAMES = tuple(
         "psgld-corrected",
         "sgrld",
         "sgrld-function",
+        "sghmc",
+        "sgnht",
+        "ccadl",
         "sgfs",
         "naive",
         "hamcmc-2",

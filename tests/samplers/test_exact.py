@@ -88,6 +88,7 @@ def test_without_gamma_a_bias_remains(name):
 
 
 BASE, PSGLD, SGRLD, SGFS = (f"samplers/{f}.py" for f in ("base", "psgld", "sgrld", "sgfs"))
+SGHMC, SGNHT, CCADL = (f"samplers/{f}.py" for f in ("sghmc", "sgnht", "ccadl"))
 MUTATIONS = [
     # (file, text, broken text, check, sampler)
     (BASE, "root = jnp.sqrt(2 * step_size)", "root = jnp.sqrt(step_size)", check_gaussian, "sgld"),
@@ -111,6 +112,9 @@ MUTATIONS = [
     (PSGLD, "lambda g, h: 2 * g * h,", "lambda g, h: 2 * g * h * (1 - alpha),", check_quartic, "psgld-corrected"),
     (SGRLD, "ravel_pytree(g)[0]) + gamma", "ravel_pytree(g)[0]) - gamma", check_quartic, "sgrld-function"),
     (SGRLD, "lambda z: r.T @ z", "lambda z: r @ z", check_gaussian, "sgrld"),
+    (SGHMC, "1 - (1 - a) ** 2 -", "a - a**2 / 2 -", check_gaussian, "sghmc"),
+    (SGNHT, "xi = state.xi + r *", "xi = state.xi + 0 *", check_gaussian, "sgnht"),
+    (CCADL, "state.xi + step_size * values", "state.xi - step_size * values", check_gaussian, "ccadl"),
     (SGFS, "xi = jnp.sqrt(2 * b / step_size)", "xi = jnp.sqrt(b / step_size)", check_gaussian, "sgfs"),
 ]
 
