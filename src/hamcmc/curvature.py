@@ -152,10 +152,14 @@ def eigenvalue_bound(f: Factor, gram: Float[Array, "n n"]) -> Float[Array, ""]:
 
 
 class Block(NamedTuple):
-    """``H = V Vᵀ + γ P Pᵀ``: γ and the coefficients of V's columns over the s, which are those of U's over the y."""
+    """``H = V Vᵀ + γ P Pᵀ``: γ and the coefficients of V's columns over the s, which are those of U's over the y.
+
+    `newton` has the curvature along each column of V, ``VᵀU``, which is 1 where H is the inverse Hessian.
+    """
 
     gamma: Float[Array, ""]
     weights: Float[Array, "m m"]
+    newton: Float[Array, " m"]
     accepted: Bool[Array, " m"]
 
 
@@ -174,7 +178,10 @@ def block_factor(gram: Float[Array, "n n"], gamma: float | Float[Array, ""], cos
     values, q = jnp.linalg.eigh((s_y + s_y.T) / 2)
     s_s, y_y = jnp.sum(q * (gram[:m, :m] @ q), 0), jnp.sum(q * (gram[m:, m:] @ q), 0)
     accepted = (values > 0) & (values >= cosine * jnp.sqrt(s_s) * jnp.sqrt(y_y)) & (values >= gamma * y_y / 4)
-    return Block(gamma, q * jnp.where(accepted, 1 / jnp.sqrt(jnp.maximum(values, m)), 0), accepted)
+    raised = jnp.maximum(values, m)
+    return Block(
+        gamma, q * jnp.where(accepted, 1 / jnp.sqrt(raised), 0), jnp.where(accepted, values / raised, 0), accepted
+    )
 
 
 def block_direction(
@@ -191,7 +198,7 @@ def block_direction(
 
 
 def block_eigenvalue_bound(f: Block, gram: Float[Array, "n n"]) -> Float[Array, ""]:
-    """An upper bound of the largest eigenvalue of H: ``trace V Vᵀ``, and γ times the trace of P Pᵀ on the pairs' span."""
+    """An upper bound of H's largest eigenvalue: ``trace V Vᵀ``, and γ times the trace of P Pᵀ on the pairs' span."""
     m = f.weights.shape[0]
     v_v, u_u = (f.weights.T @ g @ f.weights for g in (gram[:m, :m], gram[m:, m:]))
     return jnp.trace(v_v) + f.gamma * jnp.maximum(1, jnp.sum(v_v * u_u))

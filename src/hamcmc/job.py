@@ -44,14 +44,22 @@ class Job(NamedTuple):
 
 def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callable, settings: dict[str, Any]) -> Job:
     """Check everything that can be checked before the first step, and complete the settings."""
-    keys = loop.keys(settings["seed"], settings["chains"])
-    positions = [posterior.unconstrain(parameters(init, key)) for key in keys.start]
+    ensembles, replicas = settings["ensembles"], sampler.replicas
+    keys = loop.keys(settings["seed"], ensembles, replicas)
+    positions = [
+        posterior.unconstrain(parameters(init, key)) for key in (keys.start if callable(init) else keys.start[:1])
+    ]
     check_start(posterior, positions, settings["batch_size"])
-    state = jax.vmap(sampler.init)(jax.tree.map(lambda *x: jnp.stack(x), *positions))
+    positions *= 1 if callable(init) else len(keys.start)
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *positions)
+    if replicas > 1:
+        stacked = jax.tree.map(lambda x: x.reshape(ensembles, replicas, *x.shape[1:]), stacked)
+    state = jax.vmap(sampler.init)(stacked)
     total = settings["warmup"] + settings["num_samples"] * settings["thin"]
     if total >= 2**31:
         raise ValueError(f"warmup + num_samples * thin must stay below 2**31 iterations, got {total}")
     found = {
+        "chains": ensembles * replicas,
         "sampler": dict(sampler.settings),
         "gradient": dict(posterior.settings),
         "step_size": describe(schedule),
@@ -134,7 +142,7 @@ def batch_size_of(value: Any, posterior: Posterior) -> int | None:
 def recorded(posterior: Posterior, sampler: Sampler, position: PyTree, settings: dict) -> list[dict[str, Any]]:
     """Group, name, shape and type of every array recorded at each draw."""
     rows = posterior.size if settings["batch_size"] is None else settings["batch_size"]
-    state = jax.eval_shape(sampler.init, position)
+    state = state_shape(sampler, position)
     _, info = jax.eval_shape(sampler.step, jax.random.key(0), state, batch_shape(posterior, rows), 1.0)
     theta = jax.eval_shape(posterior.constrain, position)
     groups = [("posterior", theta), ("sample_stats", info)]
@@ -154,15 +162,23 @@ def batch_shape(posterior: Posterior, rows: int) -> PyTree:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), jnp.asarray(x[:1]).dtype), posterior.data)
 
 
+def state_shape(sampler: Sampler, position: PyTree) -> Any:
+    """Shapes and types of a state, from one position."""
+    leading = (sampler.replicas,) if sampler.replicas > 1 else ()
+    return jax.eval_shape(
+        sampler.init, jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), position)
+    )
+
+
 def visit_length(posterior: Posterior, sampler: Sampler, position: PyTree, settings: dict) -> int:
     """Iterations between two visits of the host, by XLA's account of a step's work."""
     rows = posterior.size if settings["batch_size"] is None else settings["batch_size"]
-    state = jax.eval_shape(sampler.init, position)
+    state = state_shape(sampler, position)
     step = jax.jit(sampler.step).lower(jax.random.key(0), state, batch_shape(posterior, rows), 1.0)
-    work = settings["chains"] * float((step.cost_analysis() or {}).get("flops", 0.0)) + STEP_FLOPS
+    work = settings["ensembles"] * float((step.cost_analysis() or {}).get("flops", 0.0)) + STEP_FLOPS
     length = int(np.clip(VISIT_FLOPS / work, 1, 10**5))
     if posterior.streamed:
-        length = min(length, stream.iterations_held(posterior, settings["chains"], rows))
+        length = min(length, stream.iterations_held(posterior, settings["ensembles"], rows))
     return length
 
 

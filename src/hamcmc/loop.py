@@ -20,7 +20,7 @@ PyTree = Any
 
 
 class Keys(NamedTuple):
-    """One key per chain for each use of randomness."""
+    """Keys for each use of randomness, by :func:`keys`."""
 
     batch: Array
     step: Array
@@ -38,7 +38,10 @@ class Moments(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """What a visit leaves behind. Leaves have a leading chain axis; buffers (slot, chain, …)."""
+    """What a visit leaves behind. Leaves have a leading chain axis; buffers (slot, chain, …).
+
+    The replicas of an ensemble count as chains in draws and moments; state, infos and bad_since have the ensemble.
+    """
 
     state: Any
     draws: PyTree
@@ -47,10 +50,13 @@ class Visit(NamedTuple):
     bad_since: Array  # (chain, leaf): iteration at which a parameter turned non-finite, or −1
 
 
-def keys(seed: int, chains: int) -> Keys:
-    """The keys of all chains of a run."""
-    per_chain = lambda key: jax.vmap(lambda c: jax.random.fold_in(key, c))(jnp.arange(chains))
-    return Keys(*(per_chain(k) for k in jax.random.split(jax.random.key(seed), len(Keys._fields))))
+def keys(seed: int, chains: int, replicas: int = 1) -> Keys:
+    """The keys of a run: one for each chain; to start and to take gradients at draws, one for each of its replicas."""
+    many = lambda key, n: jax.vmap(lambda c: jax.random.fold_in(key, c))(jnp.arange(n))
+    batch, step, start, gradient = jax.random.split(jax.random.key(seed), len(Keys._fields))
+    return Keys(
+        many(batch, chains), many(step, chains), many(start, chains * replicas), many(gradient, chains * replicas)
+    )
 
 
 def build(
@@ -73,13 +79,22 @@ def build(
     sharing = None if batch_size is None else 0  # whether chains share the minibatch: all of the data
     block = 128 if batch_size is None else max(1, min(256, 2**20 // (chains * batch_size)))
 
+    ensemble = sampler.replicas > 1
+    constrain = jax.vmap(posterior.constrain) if ensemble else posterior.constrain
+
     def one(key, state, batch, step_size):
         state, info = sampler.step(key, state, batch, step_size)
-        theta = posterior.constrain(state.position)  # exp(u) may overflow before u does
+        theta = constrain(state.position)  # exp(u) may overflow before u does
         return state, info, theta, finite_leaves(state.position) & finite_leaves(theta)
 
-    step = over_chains(one, (0, 0, sharing, None), chains)
-    parameters = over_chains(lambda state: posterior.constrain(state.position), (0,), chains)
+    merged = lambda theta: jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), theta) if ensemble else theta
+    each = over_chains(one, (0, 0, sharing, None), chains)
+    at = over_chains(lambda state: constrain(state.position), (0,), chains)
+    parameters = lambda state: merged(at(state))
+
+    def step(*args):
+        state, info, theta, finite = each(*args)
+        return state, info, merged(theta), finite
 
     def fetch(data, indices, i, t, begin):
         if batch_size is None:

@@ -83,7 +83,7 @@ def sample(
         thin: iterations per stored draw. Running moments see every iteration.
         batch_size: data per minibatch; None for all data at every step.
         replace: draw minibatches with replacement (the paper's) or walk through random permutations.
-        chains: independent chains, vmapped.
+        chains: independent chains, vmapped. For an ensemble sampler, ensembles; each replica is stored as a chain.
         seed: everything random follows from it.
         out: directory for draws and checkpoints; None keeps them in memory.
         overwrite: replace an existing run in `out`.
@@ -108,7 +108,7 @@ def sample(
         "thin": _check.at_least("thin", thin, 1),
         "batch_size": batch_size_of(batch_size, posterior),
         "replace": bool(replace),
-        "chains": _check.at_least("chains", chains, 1),
+        "ensembles": _check.at_least("chains", chains, 1),
         "seed": _check.at_least("seed", seed, 0),
         "store_gradients": bool(store_gradients),
         "options": storable(options) if isinstance(sampler, str) else None,
@@ -205,7 +205,7 @@ class _Run:
             job.schedule,
             batch_size=s["batch_size"],
             replace=s["replace"],
-            chains=s["chains"],
+            chains=s["ensembles"],
             thin=s["thin"],
             slots=self.slots,
         )
@@ -293,7 +293,7 @@ class _Run:
             step_size=float(self.job.schedule(jnp.int32(end - 1))),
             acceptance=None
             if accepted is None
-            else float(accepted[: max(done, 1)].mean()) / (s["sampler"]["memory"] - 1),
+            else float(accepted[: max(done, 1)].mean()) / (s["sampler"].get("pairs") or s["sampler"]["memory"] - 1),
         )
 
     def named(self, v: loop.Visit, origin: int, done: int) -> dict[str, np.ndarray]:
@@ -303,8 +303,10 @@ class _Run:
         if self.gradients is not None:
             numbers = (origin - s["warmup"]) // s["thin"] + jnp.arange(self.slots)
             trees["gradients"] = self.gradients(self.job.posterior.data, v.draws, self.job.keys, numbers)
+        # The replicas of an ensemble share its infos.
+        chains = lambda x: x if x.shape[1] == s["chains"] else np.repeat(x, s["chains"] // x.shape[1], axis=1)
         out = {
-            f"{group}/{name_of(path)}": np.asarray(x)[:done]
+            f"{group}/{name_of(path)}": chains(np.asarray(x)[:done])
             for group, tree in trees.items()
             for path, x in tree_leaves_with_path(tree)
         }
@@ -322,7 +324,7 @@ class _Run:
             "iteration": self.t,
             "draws": self.draws.written,
             "seconds": self.seconds,
-            "gradients": round(self.t * s["chains"] * per_step),
+            "gradients": round(self.t * s["ensembles"] * per_step),
         }
         return {"status": status, **counters, **more}
 

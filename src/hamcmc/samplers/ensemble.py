@@ -95,15 +95,16 @@ def resting_half(
 def displacement(key: Array, r: Resting, g: PyTree, step_size: Any) -> tuple[PyTree, PyTree]:
     """Drift ``ε H g`` and noise of each replica of the moving half, whose gradients g are.
 
-    For a block factor the noise has covariance 2εγ P Pᵀ + (2ε − ε²) V Vᵀ: along V, where H is Newton's, that is the exact
-    step of a Gaussian.
+    For a block factor the noise has covariance 2εγ P Pᵀ + V (2ε − ε² VᵀU) Vᵀ: along V, where VᵀU is known of the
+    curvature, that makes the step exact for a Gaussian.
     """
     key, own = jax.random.split(key)
     z = standard_normal(key, g)
     scaled = multiply(g, r.root)
     along_g, along_z = curvature.inner(r.basis, scaled).T, curvature.inner(r.basis, z).T
     if isinstance(r.factor, curvature.Block):
-        extra = jnp.sqrt(span_noise(step_size)) * jax.random.normal(own, along_z[:, : r.gram.shape[0] // 2].shape)
+        shape = (along_z.shape[0], r.gram.shape[0] // 2)
+        extra = jnp.sqrt(span_noise(r.factor, step_size)) * jax.random.normal(own, shape, r.gram.dtype)
         d = jax.vmap(lambda a, b, e: curvature.block_direction(r.factor, r.gram, a, b, e))(along_g, along_z, extra)
     else:
         d = jax.vmap(lambda a, b: curvature.direction(r.factor, r.gram, a, b))(along_g, along_z)
@@ -117,9 +118,9 @@ def displacement(key: Array, r: Resting, g: PyTree, step_size: Any) -> tuple[PyT
     return move(scaled, step_size * gamma, step_size * d.drift), move(z, root * jnp.sqrt(gamma), root * d.noise)
 
 
-def span_noise(step_size: Any) -> Array:
-    """(2ε − ε²) / 2ε, and above ε = 1.9, where a step overshoots wildly, what it is there."""
-    return jnp.maximum(1 - step_size / 2, 0.05)
+def span_noise(factor: curvature.Block, step_size: Any) -> Array:
+    """(2ε − ε² VᵀU) / 2ε along each column of V, and where a step overshoots wildly at least a little."""
+    return jnp.maximum(1 - step_size * factor.newton / 2, 0.05)
 
 
 def eigenvalue_bound(r: Resting) -> Array:
@@ -174,8 +175,8 @@ def helmert(m: int) -> np.ndarray:
 def _base_scale(gram: Array, size: int, g: PyTree) -> Array:
     """γ = 0.1/L with L = tr A² / tr A of the curvature A, estimated from the Gram matrix of the gradients' contrasts.
 
-    For independent contrasts with covariance A, E(y_iᵀy_j)² = tr A² and E|y_i|² = tr A. Dividing by sᵀy / D, which is 1 in
-    the stationary law, makes it right for replicas that are closer or farther than that, too.
+    For independent contrasts with covariance A, E(y_iᵀy_j)² = tr A² and E|y_i|² = tr A. Dividing by sᵀy / D, which is
+    1 in the stationary law, makes it right for replicas that are closer or farther than that, too.
     """
     m = gram.shape[0] // 2
     y_y, s_y = gram[m:, m:], jnp.trace(gram[:m, m:])

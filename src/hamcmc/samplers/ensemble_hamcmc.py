@@ -63,16 +63,15 @@ def ensemble_hamcmc(
 
     A step moves the m+1 replicas of one half,
 
-    .. math:: θ ← θ - ε H ∇Ũ(θ) + η, \qquad η ∼ N(0, 2ε H - ε² H_V)
+    .. math:: θ ← θ - ε H ∇Ũ(θ) + η, \qquad η ∼ N(0, 2ε H - ε² V V^⊤)
 
     with H made from the m+1 positions of the *other* half and the gradients there, on one minibatch. H has seen nothing
     of the moving half, so Γ = 0 and :math:`π ⊗ … ⊗ π` is kept as ε → 0, whatever the target (the docs have the proof).
     Positions that differ on the scale of the posterior point along its long axes, which is what H should know.
 
-    H is the block quasi-Newton approximation :math:`H = V V^⊤ + γ P P^⊤` of :mod:`hamcmc.curvature` on all differences of
-    the resting positions. On the span of V it is Newton's: there the exact step for a Gaussian has noise
-    :math:`(2ε - ε²) V V^⊤ = 2ε V V^⊤ - ε² H_V`, so ε may be as large as 1, where a step draws afresh along V. The base
-    takes steps of εγ.
+    H is the block quasi-Newton approximation :math:`H = V V^⊤ + γ P P^⊤` of :mod:`hamcmc.curvature` on all differences
+    of the resting positions. Along V it is Newton's, and the term in ε² makes the step exact for a Gaussian there, so
+    ε may be as large as 1, where a step draws afresh along V. The base takes steps of εγ.
 
     ε is the factor of the drift, 2ε that of the noise covariance up to the term in ε². The factor N/n of the minibatch
     gradient is inside `grad`. Every gradient is used twice, for the pairs and then for its own replica's drift: one
@@ -83,9 +82,9 @@ def ensemble_hamcmc(
         pairs: m ≥ 1, the number of pairs; the ensemble has 2(m+1) replicas.
         gamma: scale γ of the base; ``"auto"``: 0.1 / L from the resting half's gradients, L a mean of the curvatures
             weighted by themselves.
-        metric: diagonal of the base, H⁰ = γ diag(d): a pytree like a position with positive entries; ``"warmup"``: learned
-            in the first `adapt` steps from differences of positions and of gradients, then kept; ``"resting"``: taken anew
-            from the resting half at each step; None: all ones.
+        metric: diagonal of the base, H⁰ = γ diag(d): a pytree like a position with positive entries; ``"warmup"``:
+            learned in the first `adapt` steps from differences of positions and of gradients, then kept;
+            ``"resting"``: taken anew from the resting half at each step; None: all ones.
         damping: λ ≥ 0; H then approximates (∇²U + λI)⁻¹.
         cosine: c of the acceptance rule: a pair enters H only if sᵀy ≥ c‖s‖‖y‖ (in the metric's coordinates).
         update: ``"block"``, or ``"neighbours"``: L-BFGS on the differences of neighbours, with noise N(0, 2εH).
