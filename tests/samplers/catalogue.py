@@ -60,6 +60,33 @@ def catalogue(package, posterior, precision):
             lambda: package.hamcmc(posterior.grad, memory=3, gamma="newest", cosine=0.3),
             {"step_size": 0.01, "slowest": soft / stiff, "batch_size": None},
         ),
+        # A step moves every second replica. With three pairs in three dimensions H is the inverse Hessian.
+        "ensemble": (
+            lambda: package.ensemble_hamcmc(posterior.grad, pairs=4),
+            {"step_size": 0.01, "slowest": 0.5},
+        ),
+        "ensemble-newton": (
+            lambda: package.ensemble_hamcmc(posterior.grad, pairs=3, metric="resting"),
+            {"step_size": 1.0, "slowest": 0.02, "batch_size": None},
+        ),
+        "ensemble-diagonal": (
+            lambda: package.ensemble_hamcmc(
+                posterior.grad,
+                pairs=1,
+                gamma=1.0,
+                metric={"b": jnp.array([0.5, 1.0]) / stiff, "c": jnp.array(1 / stiff)},
+                damping=0.1,
+                cosine=0.05,
+                fresh=True,
+            ),
+            {"step_size": 0.02, "slowest": 0.3, "batch_size": None},
+        ),
+        "ensemble-neighbours": (
+            lambda: package.ensemble_hamcmc(
+                posterior.grad, pairs=3, gamma=0.3 / stiff, metric="warmup", adapt=20, update="neighbours", cosine=0.1
+            ),
+            {"step_size": 0.01, "slowest": 0.5},
+        ),
     }
 
 
@@ -79,5 +106,9 @@ NAMES = tuple(
         "hamcmc-3",
         "hamcmc-diagonal",
         "hamcmc-newest",
+        "ensemble",
+        "ensemble-newton",
+        "ensemble-diagonal",
+        "ensemble-neighbours",
     ]
 )

@@ -13,7 +13,13 @@ Z = 4.5  # of about 100 numbers compared in the suite, one beyond 4.5 standard e
 
 
 def final_positions(sampler, posterior, starts, *, steps, step_size, batch_size=None, seed=1):
-    """The position of each replica after `steps` steps, started at `starts` (a pytree with a replica axis)."""
+    """The position of each replica after `steps` steps, started at `starts` (a pytree with a replica axis).
+
+    Replicas are independent; of an ensemble sampler its own ones are coupled, which keeps independent ones independent.
+    """
+    together = sampler.replicas
+    if together > 1:
+        starts = jax.tree.map(lambda x: x.reshape(-1, together, *x.shape[1:]), starts)
     replicas = jax.tree.leaves(starts)[0].shape[0]
 
     def one(start, key):
@@ -28,7 +34,8 @@ def final_positions(sampler, posterior, starts, *, steps, step_size, batch_size=
         state = jax.tree.map(jnp.asarray, sampler.init(start))
         return lax.fori_loop(0, steps, step, state).position
 
-    return jax.jit(jax.vmap(one))(starts, jax.random.split(jax.random.key(seed), replicas))
+    end = jax.jit(jax.vmap(one))(starts, jax.random.split(jax.random.key(seed), replicas))
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), end) if together > 1 else end
 
 
 class Gaussian:

@@ -25,11 +25,20 @@ def sampler(request, target):
 START = {"b": jnp.array([0.3, -0.2], jnp.float32), "c": jnp.array(0.1, jnp.float32)}
 
 
+def start_of(sampler):
+    """Where a sampler starts; an ensemble with its replicas apart."""
+    if sampler.replicas == 1:
+        return START
+    apart = jnp.linspace(-1, 1, sampler.replicas, dtype=jnp.float32)
+    return {"b": START["b"] + jnp.outer(apart, jnp.array([1.0, -0.5])) + apart[:, None] ** 2, "c": START["c"] + apart}
+
+
 def test_init_and_step(sampler, target):
     """The state keeps its structure, shapes and types; the position is the newest draw; Info is finite scalars."""
     batch = jax.tree.map(lambda x: x[:8], target.posterior.data)
-    state = jax.tree.map(jnp.asarray, sampler.init(START))
-    assert jax.tree.all(jax.tree.map(jnp.array_equal, state.position, START))
+    start = start_of(sampler)
+    state = jax.tree.map(jnp.asarray, sampler.init(start))
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, state.position, start))
     assert int(state.step) == 0
     step = jax.jit(sampler.step)
     for t in range(5):
@@ -46,15 +55,16 @@ def test_init_and_step(sampler, target):
         assert float(info.noise_norm) > 0
     assert set(info._fields) >= {"grad_norm", "drift_norm", "noise_norm"}
     assert sampler.settings["sampler"] in hamcmc.samplers.NAMES
-    assert sampler.gradients_per_step in (1, 2)
+    assert sampler.gradients_per_step in (1, 2, sampler.replicas // 2, sampler.replicas)
 
 
 def test_same_key_same_step(sampler, target):
     """A step is a pure function of its arguments, and different keys give different noise."""
-    state = sampler.init(START)
+    state = sampler.init(start_of(sampler))
     batch = target.posterior.data
     step = jax.jit(sampler.step)
-    draw = lambda key: np.asarray(step(key, state, batch, 1e-3)[0].position["b"])
+    moved = slice(None) if sampler.replicas == 1 else slice(sampler.replicas // 2)  # an ensemble's first half
+    draw = lambda key: np.asarray(step(key, state, batch, 1e-3)[0].position["b"])[moved]
     assert (draw(jax.random.key(0)) == draw(jax.random.key(0))).all()
     assert (draw(jax.random.key(0)) != draw(jax.random.key(1))).all()
 
@@ -62,7 +72,7 @@ def test_same_key_same_step(sampler, target):
 def test_vmap_and_jit_agree(sampler, target):
     """Vmapped over chains it does to each what it does alone."""
     batch = target.posterior.data
-    starts = jax.tree.map(lambda x: jnp.stack([x, x + 1]), START)
+    starts = jax.tree.map(lambda x: jnp.stack([x, x + 1]), start_of(sampler))
     keys = jax.random.split(jax.random.key(3), 2)
     together = jax.vmap(sampler.init)(starts)
     step, steps = jax.jit(sampler.step), jax.jit(jax.vmap(sampler.step, (0, 0, None, None)))
@@ -79,7 +89,7 @@ def test_vmap_and_jit_agree(sampler, target):
 def test_step_size_convention(sampler, target):
     """As ε → 0 the move is √(2ε) times noise with covariance H: the same key at 4ε moves twice as far."""
     batch = target.posterior.data
-    state = sampler.init(START)
+    state = sampler.init(start_of(sampler))
     step = jax.jit(sampler.step)
     norms = [float(step(jax.random.key(5), state, batch, e)[1].noise_norm) for e in (1e-6, 4e-6)]
     assert norms[1] / norms[0] == pytest.approx(2, rel=1e-3)
@@ -97,7 +107,8 @@ def test_mirror_keeps_positions_in_the_support(target):
     for name in hamcmc.samplers.NAMES:
         options = {"fisher": jnp.eye(2) * 9} if name == "sgrld" else {}
         sampler = hamcmc.samplers.build(name, posterior, **options)
-        state, draws, step = sampler.init(jnp.full(2, 0.1)), [], jax.jit(sampler.step)
+        start = jnp.full((2,) if sampler.replicas == 1 else (sampler.replicas, 2), 0.1)
+        state, draws, step = sampler.init(start), [], jax.jit(sampler.step)
         for key in jax.random.split(jax.random.key(0), 100):
             state, _ = step(key, state, posterior.data, 0.01)
             draws.append(state.position)
@@ -118,6 +129,13 @@ def test_mirror_keeps_positions_in_the_support(target):
         (lambda p: hamcmc.hamcmc(p.grad, damping=float("nan")), "damping"),
         (lambda p: hamcmc.hamcmc(p.grad, cosine=1.0), "cosine"),
         (lambda p: hamcmc.hamcmc(p.grad, metric={"b": jnp.zeros(2)}), "metric"),
+        (lambda p: hamcmc.ensemble_hamcmc(p.grad, pairs=0), "pairs"),
+        (lambda p: hamcmc.ensemble_hamcmc(p.grad, gamma="newest"), "gamma"),
+        (lambda p: hamcmc.ensemble_hamcmc(p.grad, metric="moving"), "metric"),
+        (lambda p: hamcmc.ensemble_hamcmc(p.grad, metric={"b": -jnp.ones(2)}), "metric"),
+        (lambda p: hamcmc.ensemble_hamcmc(p.grad, update="pairs"), "update"),
+        (lambda p: hamcmc.ensemble_hamcmc(p.grad, adapt=0), "adapt"),
+        (lambda p: hamcmc.ensemble_hamcmc(p.grad).init(jnp.zeros((21, 3))), "22 replicas"),
         (lambda p: hamcmc.psgld(p, decay=1.0), "decay"),
         (lambda p: hamcmc.psgld(p, regularizer=0.0), "regularizer"),
         (lambda p: hamcmc.sgfs(p, base=-1.0), "base"),
