@@ -193,3 +193,83 @@ def test_incremental_gram_over_many_moves(metric, gamma):
         assert z_z == pytest.approx(sum(float(jnp.sum(v**2)) for v in z), rel=1e-8)
         pairs.append((moved, a @ moved + damping * moved))
         theta = new
+
+
+class TestBlock:
+    """The block update against dense matrices."""
+
+    @staticmethod
+    def dense(module, seed, pairs=4, dimension=9, gamma=0.05, bend=0.0, scale=2.0):
+        rng = np.random.default_rng(seed)
+        root = rng.normal(size=(dimension, dimension))
+        a = root @ root.T / dimension + 0.1 * np.eye(dimension)
+        s = rng.normal(size=(pairs, dimension)) @ np.linalg.inv(np.linalg.cholesky(a)) * scale
+        y = s @ a + bend * s**3
+        basis = np.concatenate([s, y])
+        gram = jnp.asarray(basis @ basis.T)
+        f = module.block_factor(gram, gamma, 0.0)
+        v, u = np.asarray(f.weights).T @ s, np.asarray(f.weights).T @ y
+        p = np.eye(dimension) - v.T @ u
+        return a, s, y, basis, gram, f, v, p, v.T @ v + gamma * p @ p.T
+
+    def check(self, module):
+        for seed, scale in enumerate([2.0, 2.0, 0.7, 0.5]):  # the last ones too close for their curvature
+            _, s, _, basis, gram, f, v, p, h = self.dense(module, seed, bend=0.05, scale=scale)
+            g, z = np.random.default_rng(seed + 9).normal(size=(2, 9))
+            extra = np.random.default_rng(seed + 99).normal(size=4)
+            d = module.block_direction(f, gram, *map(jnp.asarray, (basis @ g, basis @ z, extra)))
+            np.testing.assert_allclose(0.05 * g + np.asarray(d.drift) @ basis, h @ g, atol=1e-10, err_msg="H g")
+            noise = np.sqrt(0.05) * z + np.asarray(d.noise) @ basis
+            np.testing.assert_allclose(noise, extra @ v + np.sqrt(0.05) * p @ z, atol=1e-10, err_msg="V z' + √γ P z")
+            wide = s.T @ s / 4 - v.T @ v
+            assert np.linalg.eigvalsh(wide).min() > -1e-10, "V Vᵀ exceeds the covariance of the positions"
+            assert np.linalg.eigvalsh(h)[-1] <= module.block_eigenvalue_bound(f, gram) * (1 + 1e-10)
+            assert int(f.accepted.sum()) >= 3
+
+    def test_against_dense_matrices(self):
+        self.check(curvature)
+
+    def test_all_secant_equations_hold(self):
+        """On a quadratic H y = s for every pair at once, where a sequence of updates keeps only the last."""
+        for seed in range(4):
+            _, s, y, _, _, f, _, _, h = self.dense(curvature, seed)
+            full = np.asarray(f.newton) == 1
+            assert full.sum() >= 3  # an eigenvalue raised to m is held back
+            q = np.asarray(f.weights)[:, full].T
+            np.testing.assert_allclose((q @ y) @ h, q @ s, atol=1e-9)
+
+    def test_newton_is_the_curvature_along_v(self):
+        for seed in range(4):
+            a, _, _, _, _, f, v, _, _ = self.dense(curvature, seed)
+            np.testing.assert_allclose(v @ a @ v.T, np.diag(f.newton), atol=1e-9)
+
+    def test_the_order_of_pairs_does_not_matter(self):
+        _, s, y, _, _, _, _, _, h = self.dense(curvature, 0, bend=0.05)
+        basis = np.concatenate([s[::-1], y[::-1]])
+        f = curvature.block_factor(jnp.asarray(basis @ basis.T), 0.05, 0.0)
+        v, u = (np.asarray(f.weights).T @ x[::-1] for x in (s, y))
+        p = np.eye(9) - v.T @ u
+        np.testing.assert_allclose(v.T @ v + 0.05 * p @ p.T, h, atol=1e-10)
+
+    def test_what_is_rejected(self):
+        """Pairs without curvature, at one place, or steeper than the base can bear leave the base alone."""
+        rng = np.random.default_rng(0)
+        s = rng.normal(size=(3, 5))
+        for y, gamma in ((-s, 0.1), (0 * s, 0.1), (50 * s, 0.1)):
+            basis = np.concatenate([s, y])
+            f = curvature.block_factor(jnp.asarray(basis @ basis.T), gamma, 0.0)
+            assert not f.accepted.any()
+            assert not np.asarray(f.weights).any()
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ("c @ (a - f.gamma * b)", "c @ (a + f.gamma * b)"),
+            ("- gram[m:, m:] @ (c @ a)", "+ gram[m:, m:] @ (c @ a)"),
+            ("z - root * (c.T @ along_z[m:])", "z + root * (c.T @ along_z[m:])"),
+            ("jnp.maximum(values, m)", "jnp.abs(values) / 2"),
+        ],
+    )
+    def test_broken_algebra_is_noticed(self, old, new):
+        with mutant("curvature.py", old, new) as package, pytest.raises(AssertionError):
+            self.check(package.curvature)

@@ -30,6 +30,7 @@ ON_QUARTIC = {
     "psgld-corrected": lambda p, q: p.psgld(q.posterior, decay=0.5, regularizer=0.5, correction=True),
     "sgrld-function": lambda p, q: p.sgrld(q.posterior.grad, metric),
     "naive": lambda p, q: p.naive(q.posterior.grad, memory=2, cosine=0.0),
+    "ensemble": lambda p, q: p.ensemble_hamcmc(q.posterior.grad, pairs=2),
 }
 
 
@@ -42,7 +43,8 @@ def metric(theta):
 def check_quartic(package, name):
     """The same on a target whose curvature varies, where a missing or wrong Γ shows."""
     target = Quartic(package)
-    target.check(ON_QUARTIC[name](package, target), step_size=0.002, steps=1500, replicas=6000, bias=0.03)
+    run = {"step_size": 0.04, "steps": 150} if name == "ensemble" else {"step_size": 0.002, "steps": 1500}
+    target.check(ON_QUARTIC[name](package, target), **run, replicas=6000, bias=0.03)
 
 
 def check_fisher_scoring(package):
@@ -75,7 +77,7 @@ def test_broken_fisher_scoring_is_noticed(old, new):
         check_fisher_scoring(package)
 
 
-@pytest.mark.parametrize("name", ["sgld", "psgld-corrected", "sgrld-function"])
+@pytest.mark.parametrize("name", ["sgld", "psgld-corrected", "sgrld-function", "ensemble"])
 def test_varying_curvature(name):
     check_quartic(hamcmc, name)
 
@@ -89,8 +91,19 @@ def test_without_gamma_a_bias_remains(name):
 
 BASE, PSGLD, SGRLD, SGFS = (f"samplers/{f}.py" for f in ("base", "psgld", "sgrld", "sgfs"))
 SGHMC, SGNHT, CCADL = (f"samplers/{f}.py" for f in ("sghmc", "sgnht", "ccadl"))
+ENSEMBLE = "samplers/ensemble.py"
 MUTATIONS = [
     # (file, text, broken text, check, sampler)
+    (ENSEMBLE, "jnp.sqrt(2 * step_size)", "jnp.sqrt(step_size)", check_gaussian, "ensemble-newton"),
+    (ENSEMBLE, "step_size * d.drift)", "-step_size * d.drift)", check_gaussian, "ensemble-newton"),
+    (ENSEMBLE, "1 - step_size * factor.newton / 2", "1 - 0 * factor.newton", check_gaussian, "ensemble-newton"),
+    (  # H from the half that moves
+        "samplers/ensemble_hamcmc.py",
+        "make(resting, at_rest, g, state.spread)",
+        "make(moving, g, g, state.spread)",
+        check_quartic,
+        "ensemble",
+    ),
     (BASE, "root = jnp.sqrt(2 * step_size)", "root = jnp.sqrt(step_size)", check_gaussian, "sgld"),
     (BASE, "x + step_size * d", "x - step_size * d", check_gaussian, "sgld"),
     ("potential.py", "p + self.size * g", "p + len(self.data['x']) / 2 * g", check_gaussian, "sgld"),
