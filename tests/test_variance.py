@@ -189,7 +189,11 @@ def test_every_sampler_by_name():
         for p, svrg in ((posterior, {}), (reduced, {}), (posterior, {"svrg": 5})):
             sampler = samplers.build(name, p, **options, **svrg)
             assert sampler.settings["sampler"] == name
-            out.append(sampler.step(jax.random.key(0), sampler.init(start), posterior.data, 1e-3)[0].position)
+            many = jax.tree.map(lambda x: jnp.stack([x] * r) if (r := sampler.replicas) > 1 else x, start)  # noqa: B023
+            state, _ = sampler.step(jax.random.key(0), sampler.init(many), posterior.data, 1e-3)
+            if svrg:
+                assert jax.tree.all(jax.tree.map(lambda a, x: a.shape == x.shape, state.anchor.position, start))
+            out.append(state.position)
         return out
 
     for name in samplers.NAMES:

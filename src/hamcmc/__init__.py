@@ -1,11 +1,26 @@
 """Bayesian inference on large data with stochastic quasi-Newton Langevin dynamics."""
 
+from hamcmc.evidence import Comparison, Evidence, compare, evidence
 from hamcmc.mode import find_mode
 from hamcmc.potential import Posterior
 from hamcmc.record import RunError
 from hamcmc.result import Result
 from hamcmc.run import Interrupted, NonFinite, resume, sample
-from hamcmc.samplers import Sampler, ccadl, ensemble_hamcmc, hamcmc, naive, psgld, sgfs, sghmc, sgld, sgnht, sgrld, svrg
+from hamcmc.samplers import (
+    Sampler,
+    ccadl,
+    ensemble_hamcmc,
+    ensemble_underdamped,
+    hamcmc,
+    naive,
+    psgld,
+    sgfs,
+    sghmc,
+    sgld,
+    sgnht,
+    sgrld,
+    svrg,
+)
 from hamcmc.schedules import Constant, Cyclical, Polynomial
 from hamcmc.support import Support, bounded, positive, real
 from hamcmc.variance import control_variate
@@ -13,8 +28,10 @@ from hamcmc.variance import control_variate
 __version__ = "0.1.0"
 
 __all__ = [
+    "Comparison",
     "Constant",
     "Cyclical",
+    "Evidence",
     "Interrupted",
     "NonFinite",
     "Polynomial",
@@ -25,8 +42,11 @@ __all__ = [
     "Support",
     "bounded",
     "ccadl",
+    "compare",
     "control_variate",
     "ensemble_hamcmc",
+    "ensemble_underdamped",
+    "evidence",
     "find_mode",
     "hamcmc",
     "naive",

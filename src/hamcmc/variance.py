@@ -41,7 +41,7 @@ class View(Posterior):
     def __init__(self, plain: Posterior):
         if plain.log_likelihood is None:
             raise ValueError("variance reduction needs data: this posterior has no log_likelihood")
-        vars(self).update(vars(plain))  # its data were checked once
+        vars(self).update({k: v for k, v in vars(plain).items() if not k.startswith("_")})  # its data were checked once
         self.plain = plain
 
 

@@ -1,5 +1,6 @@
 """The paper's first model: θ ~ N(0, I), x_n | θ ~ N(a_nᵀθ, σ²). Its posterior is known exactly."""
 
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -28,13 +29,14 @@ class Exact(NamedTuple):
 
 
 def linear_gaussian(data: Data, noise_variance: float) -> Posterior:
-    """The posterior of θ given rows a_n and observations x_n."""
+    """The posterior of θ given rows a_n and observations x_n; both densities are normalised."""
+    constant = 0.5 * math.log(2 * math.pi * noise_variance)
 
     def log_prior(theta):
-        return -0.5 * jnp.sum(theta**2)
+        return -0.5 * jnp.sum(theta**2) - 0.5 * theta.size * math.log(2 * math.pi)
 
     def log_likelihood(theta, datum):
-        return -0.5 * (datum.x - jnp.dot(datum.a, theta)) ** 2 / noise_variance
+        return -0.5 * (datum.x - jnp.dot(datum.a, theta)) ** 2 / noise_variance - constant
 
     return Posterior(log_prior, log_likelihood, data)
 
@@ -44,6 +46,14 @@ def exact(data: Data, noise_variance: float) -> Exact:
     a, x = (np.asarray(v, np.float64) for v in data)
     precision = np.eye(a.shape[1]) + a.T @ a / noise_variance
     return Exact(np.linalg.solve(precision, a.T @ x / noise_variance), precision)
+
+
+def log_evidence(data: Data, noise_variance: float) -> float:
+    """log p(x) = log N(x; 0, σ²I + AAᵀ), by the D×D precision (Woodbury)."""
+    x = np.asarray(data.x, np.float64)
+    mean, precision = exact(data, noise_variance)
+    fit = x @ x / noise_variance - mean @ precision @ mean
+    return float(-0.5 * (len(x) * np.log(2 * np.pi * noise_variance) + np.linalg.slogdet(precision)[1] + fit))
 
 
 def simulate(rng: np.random.Generator, size: int, mixing: np.ndarray, noise_variance: float) -> Data:

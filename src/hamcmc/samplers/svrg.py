@@ -58,9 +58,7 @@ def svrg(posterior: Posterior, sampler: str | Callable[[Posterior], Sampler], *,
     if sum(x.nbytes for x in jax.tree.leaves(posterior.data)) > LARGEST:
         raise ValueError("svrg compiles the data into the program, at most 1 GiB of them; use control_variate instead")
     inner = samplers.build(sampler, view, **options) if isinstance(sampler, str) else sampler(view)
-    centre = lambda position: (
-        jax.tree.map(lambda x: x.mean(0), position) if getattr(inner, "replicas", 1) > 1 else position
-    )
+    centre = lambda position: jax.tree.map(lambda x: x.mean(0), position) if inner.replicas > 1 else position
 
     def init(position: PyTree) -> State:
         state = inner.init(position)
