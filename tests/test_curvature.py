@@ -208,7 +208,7 @@ class TestBlock:
         basis = np.concatenate([s, y])
         gram = jnp.asarray(basis @ basis.T)
         f = module.block_factor(gram, gamma, 0.0)
-        v, u = np.asarray(f.weights).T @ s, np.asarray(f.weights).T @ y
+        v, u = np.asarray(f.weights).T @ s, np.asarray(f.dual).T @ y
         p = np.eye(dimension) - v.T @ u
         return a, s, y, basis, gram, f, v, p, v.T @ v + gamma * p @ p.T
 
@@ -225,6 +225,9 @@ class TestBlock:
             assert np.linalg.eigvalsh(wide).min() > -1e-10, "V Vᵀ exceeds the covariance of the positions"
             assert np.linalg.eigvalsh(h)[-1] <= module.block_eigenvalue_bound(f, gram) * (1 + 1e-10)
             assert int(f.accepted.sum()) >= 3
+            np.testing.assert_allclose(p @ p, p, atol=1e-10, err_msg="P is no projection")
+            root = np.sqrt(0.05) * p + v.T @ np.asarray(module.block_root(f, gram)) @ v
+            np.testing.assert_allclose(root @ root.T, h, atol=1e-10, err_msg="S Sᵀ is not H")
 
     def test_against_dense_matrices(self):
         self.check(curvature)
@@ -247,7 +250,7 @@ class TestBlock:
         _, s, y, _, _, _, _, _, h = self.dense(curvature, 0, bend=0.05)
         basis = np.concatenate([s[::-1], y[::-1]])
         f = curvature.block_factor(jnp.asarray(basis @ basis.T), 0.05, 0.0)
-        v, u = (np.asarray(f.weights).T @ x[::-1] for x in (s, y))
+        v, u = np.asarray(f.weights).T @ s[::-1], np.asarray(f.dual).T @ y[::-1]
         p = np.eye(9) - v.T @ u
         np.testing.assert_allclose(v.T @ v + 0.05 * p @ p.T, h, atol=1e-10)
 
@@ -264,9 +267,11 @@ class TestBlock:
     @pytest.mark.parametrize(
         ("old", "new"),
         [
-            ("c @ (a - f.gamma * b)", "c @ (a + f.gamma * b)"),
-            ("- gram[m:, m:] @ (c @ a)", "+ gram[m:, m:] @ (c @ a)"),
-            ("z - root * (c.T @ along_z[m:])", "z + root * (c.T @ along_z[m:])"),
+            ("v @ (a - f.gamma * b)", "v @ (a + f.gamma * b)"),
+            ("- gram[m:, m:] @ (u @ a)", "+ gram[m:, m:] @ (u @ a)"),
+            ("z - jnp.sqrt(f.gamma)", "z + jnp.sqrt(f.gamma)"),
+            ("dual = weights @ jnp.linalg.inv(crossed)", "dual = weights"),
+            ("1 / jnp.sqrt(jnp.where(kept, values, 1))", "1 / jnp.where(kept, values, 1)"),
             ("jnp.maximum(values, m)", "jnp.abs(values) / 2"),
         ],
     )

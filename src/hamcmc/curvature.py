@@ -16,8 +16,8 @@ the product telescopes to a single sum over the memory::
 
 so ``H g`` and ``S z`` each take one pass over the memory, and ``trace H`` comes for free.
 
-Pairs that are differences of one set of positions need no order. :func:`block_factor` takes them all at once: with
-combinations V of the s and U of the y that are conjugate, ``VᵀU = I``, all secant equations hold together,
+Pairs that are differences of one set of positions have no order. :func:`block_factor` takes them all at once: with
+combinations V of the s and U of the y that are conjugate, ``VᵀU = I``, all secant equations hold together in
 
     H = V Vᵀ + γ P Pᵀ,      P = I − V Uᵀ,
 
@@ -152,13 +152,19 @@ def eigenvalue_bound(f: Factor, gram: Float[Array, "n n"]) -> Float[Array, ""]:
 
 
 class Block(NamedTuple):
-    """``H = V Vᵀ + γ P Pᵀ``: γ and the coefficients of V's columns over the s, which are those of U's over the y.
+    """``H = V Vᵀ + γ P Pᵀ`` with ``P = I − V Uᵀ`` and ``VᵀU = I`` on the accepted pairs.
 
-    `newton` has the curvature along each column of V, ``VᵀU``, which is 1 where H is the inverse Hessian.
+    Attributes:
+        gamma: γ.
+        weights: coefficients of V's columns over the s.
+        dual: coefficients of U's columns over the y.
+        newton: the curvature along each column of V: 1 where H is Newton's, less where it was held back.
+        accepted: which columns are not zero.
     """
 
     gamma: Float[Array, ""]
     weights: Float[Array, "m m"]
+    dual: Float[Array, "m m"]
     newton: Float[Array, " m"]
     accepted: Bool[Array, " m"]
 
@@ -166,22 +172,23 @@ class Block(NamedTuple):
 def block_factor(gram: Float[Array, "n n"], gamma: float | Float[Array, ""], cosine: float) -> Block:
     """The inverse Hessian of all pairs together, on top of γI.
 
-    The eigenvectors of the symmetric part of ``sᵀy`` make the pairs conjugate. One enters H by the rule of
-    :func:`acceptable`, and only if ``sᵀy ≥ γ yᵀy / 4``: for a quadratic whose largest curvature is below 4/γ that holds
-    for every pair, and it bounds what P does to the base's noise. An eigenvalue below m is raised to m, which keeps
-    ``V Vᵀ ⪯ Σ s sᵀ / m``, the covariance of the positions: differences across a flat stretch do not make a step that is
-    longer than the posterior is wide.
+    The eigenvectors of the symmetric part of ``sᵀy`` make the pairs conjugate. An eigenvalue below m is raised to m,
+    which keeps ``V Vᵀ ⪯ Σ s sᵀ / m``, the covariance of the positions: differences across a flat stretch do not make
+    a step longer than the posterior is wide. A pair enters H by the rule of :func:`acceptable`, and only if γ|u|² ≤ 4,
+    which bounds what P does to the base's noise: for a quadratic γ|u|² is at most γ times its largest curvature.
     """
     m = gram.shape[0] // 2
     gamma = jnp.asarray(gamma, gram.dtype)
     s_y = gram[:m, m:]
     values, q = jnp.linalg.eigh((s_y + s_y.T) / 2)
     s_s, y_y = jnp.sum(q * (gram[:m, :m] @ q), 0), jnp.sum(q * (gram[m:, m:] @ q), 0)
-    accepted = (values > 0) & (values >= cosine * jnp.sqrt(s_s) * jnp.sqrt(y_y)) & (values >= gamma * y_y / 4)
     raised = jnp.maximum(values, m)
-    return Block(
-        gamma, q * jnp.where(accepted, 1 / jnp.sqrt(raised), 0), jnp.where(accepted, values / raised, 0), accepted
-    )
+    bounded = 4 * values**2 >= gamma * y_y * raised
+    accepted = (values > 0) & (values >= cosine * jnp.sqrt(s_s) * jnp.sqrt(y_y)) & bounded
+    weights = q * jnp.where(accepted, 1 / jnp.sqrt(raised), 0)
+    crossed = weights.T @ s_y @ weights + jnp.diag(jnp.where(accepted, 0, 1).astype(gram.dtype))
+    dual = weights @ jnp.linalg.inv(crossed)
+    return Block(gamma, weights, dual, jnp.where(accepted, values / raised, 0), accepted)
 
 
 def block_direction(
@@ -189,18 +196,29 @@ def block_direction(
 ) -> Direction:
     """``H g`` and ``V z' + √γ P z``, as :func:`direction` gives them; `z` is z'."""
     m = f.weights.shape[0]
-    c, root = f.weights, jnp.sqrt(f.gamma)
-    a = c.T @ along_g[:m]  # Vᵀg
-    b = c.T @ (along_g[m:] - gram[m:, m:] @ (c @ a))  # Uᵀ Pᵀg
-    drift = jnp.concatenate([c @ (a - f.gamma * b), -f.gamma * (c @ a)])
-    noise = c @ (z - root * (c.T @ along_z[m:]))
+    v, u = f.weights, f.dual
+    a = v.T @ along_g[:m]  # Vᵀg
+    b = u.T @ (along_g[m:] - gram[m:, m:] @ (u @ a))  # Uᵀ Pᵀg
+    drift = jnp.concatenate([v @ (a - f.gamma * b), -f.gamma * (u @ a)])
+    noise = v @ (z - jnp.sqrt(f.gamma) * (u.T @ along_z[m:]))
     return Direction(drift, jnp.concatenate([noise, jnp.zeros_like(noise)]), f.gamma)
+
+
+def block_root(f: Block, gram: Float[Array, "n n"]) -> Float[Array, "m m"]:
+    """G with ``S = √γ P + V G Vᵀ`` and ``S Sᵀ = H``: the inverse square root of VᵀV.
+
+    P V = 0, so the two parts of S Sᵀ do not mix, and S is a continuous function of the pairs in any order.
+    """
+    m = f.weights.shape[0]
+    values, q = jnp.linalg.eigh(f.weights.T @ gram[:m, :m] @ f.weights)
+    kept = values > 4 * m * jnp.finfo(gram.dtype).eps * values[-1]  # others belong to rejected pairs
+    return (q * jnp.where(kept, 1 / jnp.sqrt(jnp.where(kept, values, 1)), 0)) @ q.T
 
 
 def block_eigenvalue_bound(f: Block, gram: Float[Array, "n n"]) -> Float[Array, ""]:
     """An upper bound of H's largest eigenvalue: ``trace V Vᵀ``, and γ times the trace of P Pᵀ on the pairs' span."""
     m = f.weights.shape[0]
-    v_v, u_u = (f.weights.T @ g @ f.weights for g in (gram[:m, :m], gram[m:, m:]))
+    v_v, u_u = f.weights.T @ gram[:m, :m] @ f.weights, f.dual.T @ gram[m:, m:] @ f.dual
     return jnp.trace(v_v) + f.gamma * jnp.maximum(1, jnp.sum(v_v * u_u))
 
 

@@ -81,6 +81,14 @@ def catalogue(package, posterior, precision):
             ),
             {"step_size": 0.02, "slowest": 0.3, "batch_size": None},
         ),
+        "ensemble-adjusted": (
+            lambda: package.ensemble_hamcmc(posterior.grad, pairs=4, adjusted=True, log_density=posterior.log_density),
+            {"step_size": 1.3, "slowest": 0.02, "batch_size": None, "bias": 0.0},
+        ),
+        "ensemble-underdamped": (
+            lambda: package.ensemble_underdamped(posterior.grad, pairs=4, friction=0.7),
+            {"step_size": 0.01, "slowest": 0.5},
+        ),
         "ensemble-neighbours": (
             lambda: package.ensemble_hamcmc(
                 posterior.grad, pairs=3, gamma=0.3 / stiff, metric="warmup", adapt=20, update="neighbours", cosine=0.1
@@ -110,5 +118,7 @@ NAMES = tuple(
         "ensemble-newton",
         "ensemble-diagonal",
         "ensemble-neighbours",
+        "ensemble-adjusted",
+        "ensemble-underdamped",
     ]
 )

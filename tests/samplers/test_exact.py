@@ -31,6 +31,16 @@ ON_QUARTIC = {
     "sgrld-function": lambda p, q: p.sgrld(q.posterior.grad, metric),
     "naive": lambda p, q: p.naive(q.posterior.grad, memory=2, cosine=0.0),
     "ensemble": lambda p, q: p.ensemble_hamcmc(q.posterior.grad, pairs=2),
+    "ensemble-adjusted": lambda p, q: p.ensemble_hamcmc(
+        q.posterior.grad, pairs=2, adjusted=True, log_density=q.posterior.log_density
+    ),
+    "ensemble-underdamped": lambda p, q: p.ensemble_underdamped(q.posterior.grad, pairs=2),
+}
+# ε, steps and the bias to be expected of a larger step than the default one.
+RUNS = {
+    "ensemble": {"step_size": 0.04, "steps": 150, "bias": 0.03},
+    "ensemble-adjusted": {"step_size": 0.8, "steps": 60, "bias": 0.0},
+    "ensemble-underdamped": {"step_size": 0.05, "steps": 100, "bias": 0.02},
 }
 
 
@@ -43,8 +53,8 @@ def metric(theta):
 def check_quartic(package, name):
     """The same on a target whose curvature varies, where a missing or wrong Γ shows."""
     target = Quartic(package)
-    run = {"step_size": 0.04, "steps": 150} if name == "ensemble" else {"step_size": 0.002, "steps": 1500}
-    target.check(ON_QUARTIC[name](package, target), **run, replicas=6000, bias=0.03)
+    run = RUNS.get(name) or {"step_size": 0.002, "steps": 1500, "bias": 0.03}
+    target.check(ON_QUARTIC[name](package, target), **run, replicas=6000)
 
 
 def check_fisher_scoring(package):
@@ -77,7 +87,7 @@ def test_broken_fisher_scoring_is_noticed(old, new):
         check_fisher_scoring(package)
 
 
-@pytest.mark.parametrize("name", ["sgld", "psgld-corrected", "sgrld-function", "ensemble"])
+@pytest.mark.parametrize("name", ["sgld", "psgld-corrected", "sgrld-function", *RUNS])
 def test_varying_curvature(name):
     check_quartic(hamcmc, name)
 
@@ -91,7 +101,7 @@ def test_without_gamma_a_bias_remains(name):
 
 BASE, PSGLD, SGRLD, SGFS = (f"samplers/{f}.py" for f in ("base", "psgld", "sgrld", "sgfs"))
 SGHMC, SGNHT, CCADL = (f"samplers/{f}.py" for f in ("sghmc", "sgnht", "ccadl"))
-ENSEMBLE = "samplers/ensemble.py"
+ENSEMBLE, ADJUSTED, UNDERDAMPED = (f"samplers/ensemble{f}.py" for f in ("", "_adjusted", "_underdamped"))
 MUTATIONS = [
     # (file, text, broken text, check, sampler)
     (ENSEMBLE, "jnp.sqrt(2 * step_size)", "jnp.sqrt(step_size)", check_gaussian, "ensemble-newton"),
@@ -99,10 +109,21 @@ MUTATIONS = [
     (ENSEMBLE, "1 - step_size * factor.newton / 2", "1 - 0 * factor.newton", check_gaussian, "ensemble-newton"),
     (  # H from the half that moves
         "samplers/ensemble_hamcmc.py",
-        "make(resting, at_rest, g, state.spread)",
-        "make(moving, g, g, state.spread)",
+        "make(resting, at_rest, state.spread)",
+        "make(moving, g, state.spread)",
         check_quartic,
         "ensemble",
+    ),
+    (ADJUSTED, "step_size * of_h / 4", "step_size * of_h / 2", check_quartic, "ensemble-adjusted"),
+    (ADJUSTED, "-of_noise / 2", "of_noise / 2", check_quartic, "ensemble-adjusted"),
+    (ADJUSTED, "(1 / span_noise(f, step_size) - 1)", "0", check_quartic, "ensemble-adjusted"),
+    (UNDERDAMPED, "jnp.sqrt(1 - kept**2) * z", "jnp.sqrt(1 - kept) * z", check_quartic, "ensemble-underdamped"),
+    (
+        UNDERDAMPED,
+        "kick(p, force(state.grad), h)",
+        "kick(p, force(state.grad), h / 2)",
+        check_quartic,
+        "ensemble-underdamped",
     ),
     (BASE, "root = jnp.sqrt(2 * step_size)", "root = jnp.sqrt(step_size)", check_gaussian, "sgld"),
     (BASE, "x + step_size * d", "x - step_size * d", check_gaussian, "sgld"),

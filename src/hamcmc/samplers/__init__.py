@@ -3,6 +3,7 @@
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.ccadl import ccadl
 from hamcmc.samplers.ensemble_hamcmc import ensemble_hamcmc
+from hamcmc.samplers.ensemble_underdamped import ensemble_underdamped
 from hamcmc.samplers.hamcmc import hamcmc
 from hamcmc.samplers.naive import naive
 from hamcmc.samplers.psgld import psgld
@@ -19,6 +20,7 @@ __all__ = [
     "build",
     "ccadl",
     "ensemble_hamcmc",
+    "ensemble_underdamped",
     "hamcmc",
     "naive",
     "psgld",
@@ -32,6 +34,7 @@ __all__ = [
 
 FROM_GRADIENT = {
     "ensemble_hamcmc": ensemble_hamcmc,
+    "ensemble_underdamped": ensemble_underdamped,
     "hamcmc": hamcmc,
     "naive": naive,
     "sghmc": sghmc,
@@ -51,6 +54,8 @@ def build(name: str, posterior, **options) -> Sampler:
         raise ValueError(f"sampler must be one of {', '.join(NAMES)}, got {name!r}")
     factory = FROM_POSTERIOR.get(name) or FROM_GRADIENT[name]
     first = posterior if name in FROM_POSTERIOR else posterior.grad
+    if options.get("adjusted"):
+        options = options | {"log_density": posterior.log_density}
     try:
         return factory(first, mirror=posterior.mirror, **options)
     except TypeError as error:

@@ -13,9 +13,9 @@ import numpy as np
 from jax import Array
 
 from hamcmc import _check, curvature
-from hamcmc.samplers.base import PyTree, standard_normal
+from hamcmc.samplers.base import PyTree, norm, standard_normal
 
-BASE_STEP = 0.1  # of the inverse curvature, for γ = "auto"; ε is near 1 then, and the base takes steps of εγ
+BASE_STEP = 0.1  # of the inverse curvature, for γ = "auto"; ε may be 1 then, and the base takes steps of εγ
 FIRST_MOVE = 1e-3  # while all replicas are at one place nothing is known of any scale
 
 
@@ -24,16 +24,16 @@ class Resting(NamedTuple):
 
     basis: PyTree
     gram: Array
-    factor: curvature.Block | curvature.Factor
+    factor: Any  # Block or Factor
     root: PyTree | None
 
 
 class Spread(NamedTuple):
-    """Running mean squares of the replicas' contrasts, in position and in gradient, and how many entered."""
+    """Running mean squares of the replicas' contrasts, in position and in gradient, and how many steps entered."""
 
     position: PyTree
     grad: PyTree
-    count: Array
+    steps: Array
 
 
 def resting_half(
@@ -45,10 +45,11 @@ def resting_half(
     cosine: float,
     update: str,
     adapt: int,
+    base_step: float = BASE_STEP,
 ) -> tuple[Callable[[PyTree], Spread | None], Callable[..., tuple[Resting, Spread | None]]]:
     """Check the options, and return (init, make): the start of a learned metric, and the function that makes H.
 
-    ``make(resting, grads, moving_grad, spread) -> (Resting, spread)``.
+    ``make(resting, grads, spread) -> (Resting, spread)``.
     """
     m = _check.at_least("pairs", pairs, 1)
     if gamma != "auto":
@@ -71,7 +72,7 @@ def resting_half(
         ones = jax.tree.map(lambda x: jnp.ones_like(x[0]), position)
         return Spread(ones, ones, jnp.zeros((), jnp.int32))
 
-    def make(resting: PyTree, grads: PyTree, moving_grad: PyTree, spread: Spread | None):
+    def make(resting: PyTree, grads: PyTree, spread: Spread | None) -> tuple[Resting, Spread | None]:
         contrasts = lambda tree: jax.tree.map(lambda x: jnp.tensordot(jnp.asarray(contrast, x.dtype), x, 1), tree)
         s = contrasts(resting)
         y = jax.tree.map(lambda g, s: damping * s - g, contrasts(grads), s)
@@ -82,7 +83,9 @@ def resting_half(
             root = _root(spread or Spread(_mean_square(s), _mean_square(y), jnp.zeros(())))
         basis = jax.tree.map(lambda s, y: jnp.concatenate([s, y]), divide(s, root), multiply(y, root))
         gram = curvature.inner(basis, basis)
-        scale = _base_scale(gram, _size(resting), multiply(moving_grad, root)) if gamma == "auto" else gamma
+        scale: Any = gamma
+        if gamma == "auto":
+            scale = base_step * _inverse_curvature(gram, _size(resting), multiply(grads, root))
         if update == "block":
             factor = curvature.block_factor(gram, scale, cosine)
         else:
@@ -154,6 +157,16 @@ def joined(moved: PyTree, resting: PyTree, step: Array) -> PyTree:
     return jax.tree.map(both, moved, resting)
 
 
+def replica_axis(of_replica: Array, like: Array) -> Array:
+    """A number for each replica, shaped to go with a leaf."""
+    return of_replica.reshape(-1, *[1] * (like.ndim - 1))
+
+
+def rms_norm(tree: PyTree) -> Array:
+    """Root mean square over replicas of their Euclidean norms."""
+    return norm(tree) / jnp.sqrt(jax.tree.leaves(tree)[0].shape[0])
+
+
 def multiply(tree: PyTree, root: PyTree | None) -> PyTree:
     """By √d, for every replica."""
     return tree if root is None else jax.tree.map(jnp.multiply, tree, root)
@@ -172,8 +185,8 @@ def helmert(m: int) -> np.ndarray:
     return rows / np.sqrt(j * (j + 1))[:, None]
 
 
-def _base_scale(gram: Array, size: int, g: PyTree) -> Array:
-    """γ = 0.1/L with L = tr A² / tr A of the curvature A, estimated from the Gram matrix of the gradients' contrasts.
+def _inverse_curvature(gram: Array, size: int, g: PyTree) -> Array:
+    """1/L with L = tr A² / tr A of the curvature A, estimated from the Gram matrix of the gradients' contrasts.
 
     For independent contrasts with covariance A, E(y_iᵀy_j)² = tr A² and E|y_i|² = tr A. Dividing by sᵀy / D, which is
     1 in the stationary law, makes it right for replicas that are closer or farther than that, too.
@@ -189,7 +202,7 @@ def _base_scale(gram: Array, size: int, g: PyTree) -> Array:
     known = jnp.isfinite(curved) & (curved > 0)
     steepest = jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in jax.tree.leaves(g)]))
     blind = FIRST_MOVE**2 / jnp.maximum(1, FIRST_MOVE * steepest)
-    return jnp.where(known, BASE_STEP / jnp.where(known, curved, 1), blind).astype(gram.dtype)
+    return jnp.where(known, 1 / jnp.where(known, curved, 1), blind).astype(gram.dtype)
 
 
 def _size(half: PyTree) -> int:
@@ -202,9 +215,9 @@ def _mean_square(tree: PyTree) -> PyTree:
 
 def _learn(spread: Spread, s: PyTree, y: PyTree, adapt: int) -> Spread:
     """Move the mean squares on while count < adapt; the first, least settled, steps lose their weight."""
-    rate = jnp.where(spread.count < adapt, 4 / (4 + spread.count), 0.0)
+    rate = jnp.where(spread.steps < adapt, 4 / (4 + spread.steps), 0.0)
     on = lambda old, new: jax.tree.map(lambda a, b: (a + rate * (b - a)).astype(a.dtype), old, new)
-    return Spread(on(spread.position, _mean_square(s)), on(spread.grad, _mean_square(y)), spread.count + 1)
+    return Spread(on(spread.position, _mean_square(s)), on(spread.grad, _mean_square(y)), spread.steps + 1)
 
 
 def _root(spread: Spread) -> PyTree:

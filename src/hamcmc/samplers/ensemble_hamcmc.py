@@ -1,12 +1,13 @@
 """HAMCMC as an alternating ensemble: without the published method's bias, one gradient per sample."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from hamcmc.samplers.base import Grad, Mirror, PyTree, Sampler, norm
+from hamcmc.samplers.base import Grad, Mirror, PyTree, Sampler
 from hamcmc.samplers.ensemble import (
     Spread,
     check_replicas,
@@ -15,7 +16,9 @@ from hamcmc.samplers.ensemble import (
     halves,
     joined,
     resting_half,
+    rms_norm,
 )
+from hamcmc.samplers.ensemble_adjusted import adjusted as metropolis
 
 
 class State(NamedTuple):
@@ -57,6 +60,8 @@ def ensemble_hamcmc(
     update: str = "block",
     fresh: bool = False,
     adapt: int = 1000,
+    adjusted: bool = False,
+    log_density: Callable | None = None,
     mirror: Mirror | None = None,
 ) -> Sampler:
     r"""HAMCMC as an ensemble of two halves that move in turn.
@@ -91,14 +96,32 @@ def ensemble_hamcmc(
         fresh: take the moving half's gradient anew, which with minibatches also removes the coupling of order ε between
             the noise of a gradient in H and in the drift; two gradients per sample.
         adapt: steps in which ``metric="warmup"`` is learned.
+        adjusted: accept or reject each replica's move by Metropolis and Hastings: exact at any ε, for use on all data
+            only, with ``update="block"`` and without a mirror. Info then has the acceptance.
+        log_density: ``log_density(position, data)``, for `adjusted`, such as ``posterior.log_density``.
         mirror: map that folds a position back into its support (``posterior.mirror``).
 
     Returns:
         A :class:`Sampler` with 2(m+1) replicas; positions have a leading axis of that length.
     """
-    start, make = resting_half(
-        pairs, gamma=gamma, metric=metric, damping=damping, cosine=cosine, update=update, adapt=adapt
-    )
+    settings = {
+        "sampler": "ensemble_hamcmc",
+        "pairs": pairs,
+        "gamma": gamma,
+        "metric": metric if metric is None or isinstance(metric, str) else "diagonal",
+        "damping": damping,
+        "cosine": cosine,
+        "update": update,
+        "fresh": fresh,
+        "adapt": adapt,
+        "adjusted": adjusted,
+    }
+    options = {"gamma": gamma, "metric": metric, "damping": damping, "cosine": cosine, "adapt": adapt}
+    if adjusted:
+        if log_density is None or mirror is not None or update != "block":
+            raise ValueError("adjusted needs log_density and update='block', and goes with no mirror: use a bijection")
+        return metropolis(log_density, pairs, settings, **options)
+    start, make = resting_half(pairs, update=update, **options)
     each = jax.vmap(grad, (0, None))
 
     def init(position: PyTree) -> State:
@@ -112,7 +135,7 @@ def ensemble_hamcmc(
             g, at_rest = each(moving, minibatch), state.grad
         else:
             g, at_rest = state.grad, each(resting, minibatch)
-        r, spread = make(resting, at_rest, g, state.spread)
+        r, spread = make(resting, at_rest, state.spread)
         drift, noise = displacement(key, r, g, step_size)
         moved = jax.tree.map(lambda x, d, z: x + d + z, moving, drift, noise)
         if mirror is not None:
@@ -121,20 +144,4 @@ def ensemble_hamcmc(
         info = Info(*map(rms_norm, (g, drift, noise)), jnp.sum(r.factor.accepted), eigenvalue_bound(r), r.factor.gamma)
         return State(joined(moved, resting, state.step), kept, spread, state.step + 1), info
 
-    settings = {
-        "sampler": "ensemble_hamcmc",
-        "pairs": pairs,
-        "gamma": gamma,
-        "metric": metric if metric is None or isinstance(metric, str) else "diagonal",
-        "damping": damping,
-        "cosine": cosine,
-        "update": update,
-        "fresh": fresh,
-        "adapt": adapt,
-    }
     return Sampler(init, step, settings, (1 + fresh) * (pairs + 1), 2 * (pairs + 1))
-
-
-def rms_norm(tree: PyTree) -> Array:
-    """Root mean square over replicas of their Euclidean norms."""
-    return norm(tree) / jnp.sqrt(jax.tree.leaves(tree)[0].shape[0])

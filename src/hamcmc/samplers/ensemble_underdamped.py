@@ -1,0 +1,167 @@
+"""Underdamped Langevin dynamics, preconditioned by an ensemble's curvature."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from hamcmc import curvature
+from hamcmc.samplers.base import Grad, Mirror, PyTree, Sampler, standard_normal
+from hamcmc.samplers.ensemble import (
+    Resting,
+    Spread,
+    check_replicas,
+    eigenvalue_bound,
+    halves,
+    joined,
+    multiply,
+    replica_axis,
+    resting_half,
+    rms_norm,
+)
+from hamcmc.samplers.ensemble_hamcmc import Info
+from hamcmc.samplers.sghmc import kick, open_fraction
+
+
+class State(NamedTuple):
+    """Two halves of replicas with momenta, one half at rest.
+
+    Attributes:
+        position: all 2(m+1) replicas; the first half moves in even steps, the second in odd ones.
+        momentum: of each of them, N(0, I) whatever H is.
+        grad: gradients at the half that moves next, from when it was at rest.
+        spread: what a metric learned in warm-up knows so far.
+        step: the number of half-moves made.
+    """
+
+    position: PyTree
+    momentum: PyTree
+    grad: PyTree
+    spread: Spread | None
+    step: Array
+
+
+def ensemble_underdamped(
+    grad: Grad,
+    *,
+    pairs: int = 10,
+    friction: float = 0.5,
+    gamma: float | str = "auto",
+    metric: PyTree | str | None = None,
+    damping: float = 0.0,
+    cosine: float = 0.0,
+    adapt: int = 1000,
+    mirror: Mirror | None = None,
+) -> Sampler:
+    r"""Underdamped Langevin dynamics with the curvature of an ensemble's resting half.
+
+    .. math:: dθ = S p\,dt, \qquad dp = -S^⊤ ∇U(θ)\,dt - a p\,dt + \sqrt{2a}\,dw, \qquad S S^⊤ = H
+
+    keeps :math:`π(θ) N(p; 0, I)` for every S that the moving half has no part in. As in
+    :func:`hamcmc.ensemble_hamcmc`, a step moves one half of the replicas, and S comes from the other. It is B A O A:
+    momentum by the gradient, half of the way, friction and noise, the other half. For a Gaussian and an S that does not
+    change, positions have the exact variance at every stable ε, that is where ε times the largest eigenvalue of H∇²U is
+    below 2.
+
+    As for :func:`hamcmc.sghmc` the time step is :math:`h = \sqrt{2ε}`, so that with all momentum forgotten (a → 1) the
+    drift is ε and the noise variance 2ε, averaged over two steps. The factor N/n of the minibatch gradient is inside
+    `grad`. One gradient per sample.
+
+    Args:
+        grad: estimator of the gradient of the log-density, −∇Ũ, such as ``posterior.grad``.
+        pairs: m ≥ 1, the number of pairs; the ensemble has 2(m+1) replicas.
+        friction: a in (0, 1), the share of the momentum that a step forgets: less for directions that H does not know.
+        gamma, metric, damping, cosine, adapt: as in :func:`hamcmc.ensemble_hamcmc`; ``gamma="auto"`` is 1 / L here, of
+            which a momentum bears more.
+        mirror: map that folds a position back into its support (``posterior.mirror``); momenta of replicas that were
+            folded are drawn anew.
+
+    Returns:
+        A :class:`Sampler` with 2(m+1) replicas; positions have a leading axis of that length.
+
+    References:
+        Leimkuhler and Matthews, Rational construction of stochastic numerical methods for molecular sampling, 2013.
+    """
+    a = open_fraction("friction", friction)
+    start, make = resting_half(
+        pairs, gamma=gamma, metric=metric, damping=damping, cosine=cosine, update="block", adapt=adapt, base_step=1.0
+    )
+    each = jax.vmap(grad, (0, None))
+
+    def init(position: PyTree) -> State:
+        check_replicas(position, pairs)
+        zeros = jax.tree.map(jnp.zeros_like, position)
+        grad = jax.tree.map(lambda x: x[: pairs + 1], zeros)
+        return State(position, zeros, grad, start(position), jnp.zeros((), jnp.int32))
+
+    def step(key, state: State, minibatch: PyTree, step_size) -> tuple[State, Info]:
+        (x, p), resting = halves((state.position, state.momentum), state.step)
+        at_rest = each(resting[0], minibatch)
+        r, spread = make(resting[0], at_rest, state.spread)
+        key_noise, key_fold = jax.random.split(key)
+        z = standard_normal(key_noise, x)
+
+        # B A O A; the two A with the momentum before and after the friction are one move with their sum.
+        h, kept = jnp.sqrt(2 * step_size), 1 - a
+        move, force = dynamics(r)
+        p = kick(p, force(state.grad), h)
+        z = jax.tree.map(lambda z: jnp.sqrt(1 - kept**2) * z, z)
+        drift = move(jax.tree.map(lambda p: h / 2 * (1 + kept) * p, p))
+        noise = move(jax.tree.map(lambda z: h / 2 * z, z))
+        p = jax.tree.map(lambda p, z: (kept * p + z).astype(p.dtype), p, z)
+        moved = jax.tree.map(lambda x, d, n: (x + d + n).astype(x.dtype), x, drift, noise)
+        if mirror is not None:
+            outside, moved = fold(mirror, moved)
+            anew = standard_normal(key_fold, p)
+            p = jax.tree.map(lambda new, p: jnp.where(replica_axis(outside, p), new, p), anew, p)
+        info = Info(
+            *map(rms_norm, (state.grad, drift, noise)),
+            jnp.sum(r.factor.accepted),
+            eigenvalue_bound(r),
+            r.factor.gamma,
+        )
+        position, momentum = joined((moved, p), resting, state.step)
+        return State(position, momentum, at_rest, spread, state.step + 1), info
+
+    settings = {
+        "sampler": "ensemble_underdamped",
+        "pairs": pairs,
+        "friction": a,
+        "gamma": gamma,
+        "metric": metric if metric is None or isinstance(metric, str) else "diagonal",
+        "damping": damping,
+        "cosine": cosine,
+        "adapt": adapt,
+    }
+    return Sampler(init, step, settings, pairs + 1, 2 * (pairs + 1))
+
+
+def dynamics(r: Resting) -> tuple[Callable[[PyTree], PyTree], Callable[[PyTree], PyTree]]:
+    """(p ↦ S p, g ↦ Sᵀg) for all replicas, with S = √γ P + V G Vᵀ in the coordinates of the base metric."""
+    f, m = r.factor, r.gram.shape[0] // 2
+    root, g = jnp.sqrt(f.gamma), curvature.block_root(f, r.gram)
+
+    def sum_up(own, on_s, on_y):
+        coefficients = jnp.concatenate([on_s, on_y], 1)
+        return jax.tree.map(lambda x, b: root * x + jnp.tensordot(coefficients.astype(b.dtype), b, 1), own, r.basis)
+
+    def move(p):
+        along = curvature.inner(r.basis, p).T
+        on_s = (along[:, :m] @ f.weights @ g - root * along[:, m:] @ f.dual) @ f.weights.T
+        return multiply(sum_up(p, on_s, jnp.zeros_like(on_s)), r.root)
+
+    def force(gradient):
+        scaled = multiply(gradient, r.root)
+        a = curvature.inner(r.basis, scaled).T[:, :m] @ f.weights
+        return sum_up(scaled, a @ g @ f.weights.T, -root * a @ f.dual.T)
+
+    return move, force
+
+
+def fold(mirror: Mirror, position: PyTree) -> tuple[Array, PyTree]:
+    """Which replicas the mirror moves, and where to."""
+    folded = jax.vmap(mirror)(position)
+    changed = jax.tree.map(lambda a, b: jnp.any((a != b).reshape(len(a), -1), 1), folded, position)
+    return jnp.any(jnp.stack(jax.tree.leaves(changed)), 0), folded
