@@ -134,14 +134,14 @@ def test_the_right_model_is_chosen():
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [None, 20])
 def test_standard_errors_are_honest(batch_size):
-    """Over 12 seeds, the errors in standard errors have a mean square near 1."""
+    """Over 30 seeds, the errors in standard errors have a mean square near 1."""
     data = simulated()
     stiff = np.linalg.eigvalsh(lg.exact(data, NOISE).precision).max()
     changes = {} if batch_size is None else {"batch_size": batch_size, "step_size": 0.05 / stiff, "friction": 0.9}
     truth = lg.log_evidence(data, NOISE)
-    found = [run(hamcmc, data, seed=s, temperatures=33, **changes) for s in range(12)]
+    found = [run(hamcmc, data, seed=s, temperatures=33, **changes) for s in range(30)]
     z = np.array([(e.log_evidence - truth) / e.standard_error for e in found])
-    assert 0.35 < np.mean(z**2) < 2.2, z  # χ² with 12 degrees of freedom, beyond 1 % on either side
+    assert 0.39 < np.mean(z**2) < 1.99, z  # χ² with 30 degrees of freedom, beyond 0.1 % on either side
 
 
 @pytest.mark.slow
