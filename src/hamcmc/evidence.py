@@ -95,7 +95,9 @@ def evidence(
     Args:
         posterior: normalised log-prior and log-likelihood, and data in memory.
         sampler: a name with `options` for it, or a function that makes a sampler for the posterior that it is given.
-            ``"sghmc"`` has no bias from its steps where the posterior is Gaussian; a friction near 1 heats least.
+            On all data ``"sghmc"`` has no bias from its steps where the posterior is Gaussian. With minibatches
+            ``"ccadl"`` with ``full=True``, started at the mode, takes their heat out again; ``"sghmc"`` then needs
+            small steps and a friction near 1.
         init: parameters to start from, or a function of a key that draws them for each chain.
         step_size: ε at β = 1, in the sampler's convention; at other β it is ε (c₀ + c₁) / (c₀ + β c₁), where c₀ and c₁
             are the largest curvatures of prior and likelihood at the start. Or a function of β, as samplers that
