@@ -62,7 +62,7 @@ def catalogue(package, posterior, precision):
         ),
         # A step moves every second replica. With three pairs in three dimensions H is the inverse Hessian.
         "ensemble": (
-            lambda: package.ensemble_hamcmc(posterior.grad, pairs=4),
+            lambda: package.ensemble_hamcmc(posterior.grad, pairs=4, metric=None),
             {"step_size": 0.01, "slowest": 0.5},
         ),
         "ensemble-newton": (
@@ -82,16 +82,18 @@ def catalogue(package, posterior, precision):
             {"step_size": 0.02, "slowest": 0.3, "batch_size": None},
         ),
         "ensemble-adjusted": (
-            lambda: package.ensemble_hamcmc(posterior.grad, pairs=4, adjusted=True, log_density=posterior.log_density),
+            lambda: package.ensemble_hamcmc(
+                posterior.grad, pairs=4, metric=None, adjusted=True, log_density=posterior.log_density
+            ),
             {"step_size": 1.3, "slowest": 0.02, "batch_size": None, "bias": 0.0},
         ),
         "ensemble-underdamped": (
-            lambda: package.ensemble_underdamped(posterior.grad, pairs=4, friction=0.7),
+            lambda: package.ensemble_underdamped(posterior.grad, pairs=4, friction=0.7, metric=None),
             {"step_size": 0.01, "slowest": 0.5},
         ),
         "ensemble-neighbours": (
             lambda: package.ensemble_hamcmc(
-                posterior.grad, pairs=3, gamma=0.3 / stiff, metric="warmup", adapt=20, update="neighbours", cosine=0.1
+                posterior.grad, pairs=3, metric="dense", adapt=40, update="neighbours", cosine=0.1
             ),
             {"step_size": 0.01, "slowest": 0.5},
         ),

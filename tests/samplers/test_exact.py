@@ -30,11 +30,11 @@ ON_QUARTIC = {
     "psgld-corrected": lambda p, q: p.psgld(q.posterior, decay=0.5, regularizer=0.5, correction=True),
     "sgrld-function": lambda p, q: p.sgrld(q.posterior.grad, metric),
     "naive": lambda p, q: p.naive(q.posterior.grad, memory=2, cosine=0.0),
-    "ensemble": lambda p, q: p.ensemble_hamcmc(q.posterior.grad, pairs=2),
+    "ensemble": lambda p, q: p.ensemble_hamcmc(q.posterior.grad, pairs=2, metric=None),
     "ensemble-adjusted": lambda p, q: p.ensemble_hamcmc(
-        q.posterior.grad, pairs=2, adjusted=True, log_density=q.posterior.log_density
+        q.posterior.grad, pairs=2, metric=None, adjusted=True, log_density=q.posterior.log_density
     ),
-    "ensemble-underdamped": lambda p, q: p.ensemble_underdamped(q.posterior.grad, pairs=2),
+    "ensemble-underdamped": lambda p, q: p.ensemble_underdamped(q.posterior.grad, pairs=2, metric=None),
 }
 # ε, steps and the bias to be expected of a larger step than the default one.
 RUNS = {
@@ -116,7 +116,7 @@ MUTATIONS = [
     ),
     (ADJUSTED, "step_size * of_h / 4", "step_size * of_h / 2", check_quartic, "ensemble-adjusted"),
     (ADJUSTED, "-of_noise / 2", "of_noise / 2", check_quartic, "ensemble-adjusted"),
-    (ADJUSTED, "(1 / span_noise(f, step_size) - 1)", "0", check_quartic, "ensemble-adjusted"),
+    (ADJUSTED, "(1 / span_noise(f, step_size) - 1 / k)", "0", check_quartic, "ensemble-adjusted"),
     (UNDERDAMPED, "jnp.sqrt(1 - kept**2) * z", "jnp.sqrt(1 - kept) * z", check_quartic, "ensemble-underdamped"),
     (
         UNDERDAMPED,

@@ -12,6 +12,7 @@ from hamcmc.samplers.base import PyTree, Sampler
 from hamcmc.samplers.ensemble import (
     Resting,
     Spread,
+    base_noise,
     check_replicas,
     displacement,
     divide,
@@ -75,13 +76,16 @@ def adjusted(log_density: Callable, pairs: int, settings: dict, **options) -> Sa
         choose = lambda a, b: jnp.where(replica_axis(accept, a), a, b)
         moved = jax.tree.map(choose, (proposal, new, g_new), (x, old, g))
         info = Info(
-            *map(rms_norm, (g, drift, noise)),
+            rms_norm(g),
+            rms_norm(drift),
+            rms_norm(noise),
             jnp.sum(r.factor.accepted),
             eigenvalue_bound(r),
             r.factor.gamma,
             jnp.mean(accept.astype(ratio.dtype)),
         )
-        return State(*joined(moved, resting, state.step), spread, state.step + 1), info
+        position, density, grad = joined(moved, resting, state.step)
+        return State(position, density, grad, spread, state.step + 1), info
 
     return Sampler(init, step, settings, pairs + 1, 2 * (pairs + 1))
 
@@ -89,18 +93,19 @@ def adjusted(log_density: Callable, pairs: int, settings: dict, **options) -> Sa
 def log_proposal_ratio(r: Resting, u: PyTree, noise: PyTree, step_size) -> Array:
     """log q(x|x') − log q(x'|x) of each replica, with u the sum of the gradients at x and at x'.
 
-    Both proposals have the covariance Σ = 2ε(γ P Pᵀ + V K Vᵀ), so it is −½ηᵀe − ¼ε(H u)ᵀe with e = 2ε Σ⁻¹H u. Because
-    VᵀU = I, that is e = u + U (K⁻¹ − 1) Vᵀu.
+    Both proposals have the covariance Σ = 2ε(V K Vᵀ + kγ P Pᵀ), so it is −½ηᵀe − ¼ε(H u)ᵀe with e = 2ε Σ⁻¹H u. Because
+    VᵀU = I, that is e = u/k + U (K⁻¹ − 1/k) Vᵀu.
     """
     f, m = r.factor, r.gram.shape[0] // 2
     u, noise = multiply(u, r.root), divide(noise, r.root)
     along = curvature.inner(r.basis, u).T  # (replica, 2m)
     zeros = jnp.zeros_like(along)
     h = jax.vmap(lambda a, b: curvature.block_direction(f, r.gram, a, b, b[:m]))(along, zeros).drift
-    e = ((along[:, :m] @ f.weights) * (1 / span_noise(f, step_size) - 1)) @ f.dual.T  # coefficients over the y
-    of_noise = rows(noise, u) + jnp.sum(curvature.inner(r.basis, noise).T[:, m:] * e, 1)
-    # (H u)ᵀe with H u = γu + Σ h v and e = u + Σ e y
-    of_h = f.gamma * (rows(u, u) + jnp.sum(along[:, m:] * e, 1)) + jnp.sum(h * along, 1)
+    k = base_noise(r, step_size)
+    e = ((along[:, :m] @ f.weights) * (1 / span_noise(f, step_size) - 1 / k)) @ f.dual.T  # coefficients over the y
+    of_noise = rows(noise, u) / k + jnp.sum(curvature.inner(r.basis, noise).T[:, m:] * e, 1)
+    # (H u)ᵀe with H u = γu + Σ h v and e = u/k + Σ e y
+    of_h = f.gamma * (rows(u, u) / k + jnp.sum(along[:, m:] * e, 1)) + jnp.sum(h * along, 1) / k
     of_h += jnp.sum((h @ r.gram)[:, m:] * e, 1)
     return -of_noise / 2 - step_size * of_h / 4
 

@@ -54,7 +54,7 @@ def ensemble_hamcmc(
     *,
     pairs: int = 10,
     gamma: float | str = "auto",
-    metric: PyTree | str | None = None,
+    metric: PyTree | str | None = "auto",
     damping: float = 0.0,
     cosine: float = 0.0,
     update: str = "block",
@@ -68,15 +68,16 @@ def ensemble_hamcmc(
 
     A step moves the m+1 replicas of one half,
 
-    .. math:: θ ← θ - ε H ∇Ũ(θ) + η, \qquad η ∼ N(0, 2ε H - ε² V V^⊤)
+    .. math:: θ ← θ - ε H ∇Ũ(θ) + η, \qquad η ∼ N(0, 2ε H - ε² H ∇²U H)
 
     with H made from the m+1 positions of the *other* half and the gradients there, on one minibatch. H has seen nothing
     of the moving half, so Γ = 0 and :math:`π ⊗ … ⊗ π` is kept as ε → 0, whatever the target (the docs have the proof).
     Positions that differ on the scale of the posterior point along its long axes, which is what H should know.
 
     H is the block quasi-Newton approximation :math:`H = V V^⊤ + γ P P^⊤` of :mod:`hamcmc.curvature` on all differences
-    of the resting positions. Along V it is Newton's, and the term in ε² makes the step exact for a Gaussian there, so
-    ε may be as large as 1, where a step draws afresh along V. The base takes steps of εγ.
+    of the resting positions. Along V it is Newton's, the term in ε² is known, and the step is exact for a Gaussian, so
+    ε may be as large as 1, where a step draws afresh along V. The base takes steps of εγ; its term in ε² is taken with
+    the mean curvature.
 
     ε is the factor of the drift, 2ε that of the noise covariance up to the term in ε². The factor N/n of the minibatch
     gradient is inside `grad`. Every gradient is used twice, for the pairs and then for its own replica's drift: one
@@ -86,16 +87,17 @@ def ensemble_hamcmc(
         grad: estimator of the gradient of the log-density, −∇Ũ, such as ``posterior.grad``.
         pairs: m ≥ 1, the number of pairs; the ensemble has 2(m+1) replicas.
         gamma: scale γ of the base; ``"auto"``: 0.1 / L from the resting half's gradients, L a mean of the curvatures
-            weighted by themselves.
-        metric: diagonal of the base, H⁰ = γ diag(d): a pytree like a position with positive entries; ``"warmup"``:
-            learned in the first `adapt` steps from differences of positions and of gradients, then kept;
-            ``"resting"``: taken anew from the resting half at each step; None: all ones.
+            weighted by themselves (0.5 / L once a dense metric was learned).
+        metric: base metric, H⁰ = γ times it. ``"dense"`` and ``"diagonal"`` are learned in the first `adapt` steps from
+            differences of positions and of gradients, then kept: the warm-up of a run must be as long. ``"auto"`` is
+            dense up to 300 dimensions. ``"resting"`` is diagonal, taken anew from the resting half at each step. A
+            pytree like a position with positive entries is a diagonal of your own; None is the identity.
         damping: λ ≥ 0; H then approximates (∇²U + λI)⁻¹.
         cosine: c of the acceptance rule: a pair enters H only if sᵀy ≥ c‖s‖‖y‖ (in the metric's coordinates).
         update: ``"block"``, or ``"neighbours"``: L-BFGS on the differences of neighbours, with noise N(0, 2εH).
         fresh: take the moving half's gradient anew, which with minibatches also removes the coupling of order ε between
             the noise of a gradient in H and in the drift; two gradients per sample.
-        adapt: steps in which ``metric="warmup"`` is learned.
+        adapt: steps in which a metric is learned.
         adjusted: accept or reject each replica's move by Metropolis and Hastings: exact at any ε, for use on all data
             only, with ``update="block"`` and without a mirror. Info then has the acceptance.
         log_density: ``log_density(position, data)``, for `adjusted`, such as ``posterior.log_density``.
@@ -108,7 +110,7 @@ def ensemble_hamcmc(
         "sampler": "ensemble_hamcmc",
         "pairs": pairs,
         "gamma": gamma,
-        "metric": metric if metric is None or isinstance(metric, str) else "diagonal",
+        "metric": metric if metric is None or isinstance(metric, str) else "given",
         "damping": damping,
         "cosine": cosine,
         "update": update,
@@ -141,7 +143,14 @@ def ensemble_hamcmc(
         if mirror is not None:
             moved = jax.vmap(mirror)(moved)
         kept = each(moved, minibatch) if fresh else at_rest
-        info = Info(*map(rms_norm, (g, drift, noise)), jnp.sum(r.factor.accepted), eigenvalue_bound(r), r.factor.gamma)
+        info = Info(
+            rms_norm(g),
+            rms_norm(drift),
+            rms_norm(noise),
+            jnp.sum(r.factor.accepted),
+            eigenvalue_bound(r),
+            r.factor.gamma,
+        )
         return State(joined(moved, resting, state.step), kept, spread, state.step + 1), info
 
     return Sampler(init, step, settings, (1 + fresh) * (pairs + 1), 2 * (pairs + 1))

@@ -49,7 +49,7 @@ def ensemble_underdamped(
     pairs: int = 10,
     friction: float = 0.5,
     gamma: float | str = "auto",
-    metric: PyTree | str | None = None,
+    metric: PyTree | str | None = "auto",
     damping: float = 0.0,
     cosine: float = 0.0,
     adapt: int = 1000,
@@ -117,7 +117,9 @@ def ensemble_underdamped(
             anew = standard_normal(key_fold, p)
             p = jax.tree.map(lambda new, p: jnp.where(replica_axis(outside, p), new, p), anew, p)
         info = Info(
-            *map(rms_norm, (state.grad, drift, noise)),
+            rms_norm(state.grad),
+            rms_norm(drift),
+            rms_norm(noise),
             jnp.sum(r.factor.accepted),
             eigenvalue_bound(r),
             r.factor.gamma,
@@ -130,7 +132,7 @@ def ensemble_underdamped(
         "pairs": pairs,
         "friction": a,
         "gamma": gamma,
-        "metric": metric if metric is None or isinstance(metric, str) else "diagonal",
+        "metric": metric if metric is None or isinstance(metric, str) else "given",
         "damping": damping,
         "cosine": cosine,
         "adapt": adapt,
