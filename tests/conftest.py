@@ -1,5 +1,7 @@
 """What all tests share: compiled programs kept between runs, shapes of the curvature algebra checked, small models."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,12 +19,23 @@ settings.load_profile("fixed")
 
 
 def pytest_configure(config):
-    """Keep compiled programs between tests, workers and sessions: they are most of a short test's time."""
+    """Compile fast, and keep compiled programs between tests, workers and sessions: they are most of the time."""
+    # Most programs here take less time to run than to compile; in the processes that tests start, too.
+    jax.config.update("jax_disable_most_optimizations", True)
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("xla")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     # An entry read while another worker writes it is compiled anew.
     config.addinivalue_line("filterwarnings", "ignore:Error reading persistent compilation cache entry")
+
+
+@pytest.fixture
+def optimised():
+    """Programs compiled as users have them, for a test with long runs."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture

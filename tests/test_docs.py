@@ -10,7 +10,7 @@ PAGES = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_samples_run(page, tmp_path, monkeypatch):
+def test_samples_run(page, tmp_path, monkeypatch, optimised):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "sample"}
     for match in re.finditer(r"```python\n(.*?)```", page.read_text(), re.DOTALL):

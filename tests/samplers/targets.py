@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+# For long runs, what conftest.py has switched off.
+OPTIMISED = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
 REPLICAS = 4000
 Z = 4.5  # of about 100 numbers compared in the suite, one beyond 4.5 standard errors has a chance below 1e-3
 
@@ -34,7 +36,7 @@ def final_positions(sampler, posterior, starts, *, steps, step_size, batch_size=
         state = jax.tree.map(jnp.asarray, sampler.init(start))
         return lax.fori_loop(0, steps, step, state).position
 
-    end = jax.jit(jax.vmap(one))(starts, jax.random.split(jax.random.key(seed), replicas))
+    end = jax.jit(jax.vmap(one), compiler_options=OPTIMISED)(starts, jax.random.split(jax.random.key(seed), replicas))
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), end) if together > 1 else end
 
 
