@@ -10,7 +10,14 @@ from rich.table import Table as RichTable
 
 from benchmarks.measure import Table, machine
 
-NAMES = {"sgld": "sgld", "hamcmc": "quasi_newton", "memory": "memory", "float32": "float32"}
+NAMES = {
+    "sgld": "sgld",
+    "hamcmc": "quasi_newton",
+    "memory": "memory",
+    "float32": "float32",
+    "mixing": "mixing",
+    "peers": "peers",
+}
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 
 

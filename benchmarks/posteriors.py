@@ -96,7 +96,9 @@ def hierarchical(groups: int = 997, size: int = 50_000, seed: int = 0) -> Proble
     for _ in range(3):
         centre = hamcmc.find_mode(given(log_sd), centre)
         spread = jnp.mean((centre["effect"] - centre["mean"]) ** 2)
-        log_sd = 0.5 * jnp.log(spread + jnp.mean(1 / (jnp.exp(-2 * log_sd) + 0.2 * np.bincount(group, minlength=groups))))
+        log_sd = 0.5 * jnp.log(
+            spread + jnp.mean(1 / (jnp.exp(-2 * log_sd) + 0.2 * np.bincount(group, minlength=groups)))
+        )
     return watched(f"hierarchical, D = {groups + 3}", posterior, centre | {"log_sd": log_sd}, 1000)
 
 
