@@ -48,7 +48,7 @@ def sample(model=None, sampler="sgld", init=None, **changes):
         ({"seed": 2**32}, "seed must be"),
         ({"checkpoint_seconds": -1}, "checkpoint_seconds must be"),
         ({"num_samples": 2**20, "thin": 2**11}, r"must stay below 2\*\*31 iterations"),
-        ({"sampler": "nuts"}, "sampler must be one of hamcmc, naive, .*, got 'nuts'"),
+        ({"sampler": "nuts"}, "sampler must be one of .*, hamcmc, naive, .*, got 'nuts'"),
         ({"sampler": "sgld", "memory": 3}, "sampler sgld: .*unexpected keyword argument 'memory'"),
         ({"sampler": lambda: None}, "sampler must be a name or a hamcmc.Sampler"),
         ({"sampler": build("sgld", posterior()), "memory": 3}, "memory: options go with a sampler given by name"),

@@ -99,6 +99,24 @@ def test_cycles_control_variate_and_svrg(folder, shell):
     assert "--cycles must be 1 or more, and goes without --decay" in text
 
 
+def test_the_step_size_is_found(folder, shell, monkeypatch):
+    monkeypatch.setattr(cli, "budget_for", lambda work: 1000)
+    arguments = [a for a in SAMPLE if a not in ("--step-size", "1e-3")] + ["--sampler", "sghmc", "--cycles", 2]
+    code, text = shell(*arguments)
+    assert code == 0, text
+    assert "tuned: step size=" in text
+    settings = json.loads((folder / "run" / "run.json").read_text())
+    found = settings["notes"]["tuning"]
+    assert settings["notes"]["options"] == found["options"] == {"friction": settings["sampler"]["friction"]}
+    assert settings["step_size"]["step_size"] == found["step_size"]
+    (folder / "run" / "checkpoint").unlink()  # start again
+    monkeypatch.setattr(cli, "tune", None)  # nothing is looked for again
+    assert shell("resume", "run", "-q")[0] == 0
+    code, text = shell(*arguments[:-2], "--decay", 0.5)
+    assert code == 2
+    assert "--decay wants a number for --step-size" in text
+
+
 def test_every_sampler_by_name(folder, shell):
     for name in cli.NAMES:
         code, text = shell(*SAMPLE, "--sampler", name, "-o", name, "--decay", 0.51)
@@ -110,7 +128,8 @@ def test_every_sampler_by_name(folder, shell):
     [
         ({"--step-size": "0"}, "step_size must be a finite number above 0"),
         ({"--step-size": "nan"}, "step_size"),
-        ({"--sampler": "hmc"}, "sampler must be one of hamcmc"),
+        ({"--step-size": "large"}, "--step-size must be a number or auto, got 'large'"),
+        ({"--sampler": "hmc"}, "sampler must be one of ccadl"),
         ({"--set": "memory=1"}, "memory must be a whole number, 2 or more, got 1"),
         ({"--set": "damping=-1"}, "damping"),
         ({"--set": "nonsense=1"}, "nonsense"),

@@ -23,6 +23,7 @@ from hamcmc.samplers import (
 )
 from hamcmc.schedules import Constant, Cyclical, Polynomial
 from hamcmc.support import Support, bounded, positive, real
+from hamcmc.tune import Tuned, tune
 from hamcmc.variance import control_variate
 
 __version__ = "0.1.0"
@@ -40,6 +41,7 @@ __all__ = [
     "RunError",
     "Sampler",
     "Support",
+    "Tuned",
     "bounded",
     "ccadl",
     "compare",
@@ -61,4 +63,5 @@ __all__ = [
     "sgnht",
     "sgrld",
     "svrg",
+    "tune",
 ]

@@ -22,6 +22,7 @@ from hamcmc.record import RunError, read_settings
 from hamcmc.result import Result
 from hamcmc.run import Interrupted, resume, sample
 from hamcmc.samplers import NAMES
+from hamcmc.tune import budget_for, tune
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -83,7 +84,7 @@ def options(
     name="sample",
     epilog="""[bold]Examples[/bold]
 
-hamcmc sample model.py --data data.npz --step-size 1e-4 --batch-size 500 -o run
+hamcmc sample model.py --data data.npz --batch-size 500 -o run
 
 hamcmc sample model.py --data data.csv --sampler sgld --step-size 0.01 --decay 0.51 --chains 4
 
@@ -91,11 +92,13 @@ hamcmc sample model.py --data data.npy --step-size 0.05 --set memory=5 --set gam
 )
 def sample_command(
     model: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A Python file (see above).")],
-    step_size: Annotated[float, typer.Option(help="ε, the factor of the drift; the noise has variance 2ε.")],
     data: Annotated[
         Path | None, typer.Option(exists=True, help=".npy, .npz, .csv, .tsv, or a folder of .npy files.")
     ] = None,
     sampler: Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}.")] = "hamcmc",
+    step_size: Annotated[
+        str, typer.Option(help="ε, the factor of the drift; the noise has variance 2ε. Or auto: it is found first.")
+    ] = "auto",
     out: Annotated[Path, typer.Option("--out", "-o", help="Directory for the run.")] = Path("run"),
     decay: Annotated[
         float | None, typer.Option(help="With it, ε_t = (step-size / t)^decay, as in the paper (0.51 there).")
@@ -134,11 +137,11 @@ def sample_command(
         jax.config.update("jax_enable_x64", x64)
         if start not in ("init", "mode"):
             raise ValueError(f"--start must be init or mode, got {start!r}")
-        schedule = schedules.Constant(step_size) if decay is None else schedules.Polynomial(step_size, decay)
-        if cycles is not None:
-            if decay is not None or cycles < 1:
-                raise ValueError(f"--cycles must be 1 or more, and goes without --decay; got {cycles}")
-            schedule = schedules.Cyclical(step_size, -(-(warmup + samples * thin) // cycles))
+        if cycles is not None and (decay is not None or cycles < 1):
+            raise ValueError(f"--cycles must be 1 or more, and goes without --decay; got {cycles}")
+        if step_size == "auto" and decay is not None:
+            raise ValueError("--decay wants a number for --step-size, not auto")
+        epsilon = None if step_size == "auto" else _number("--step-size", step_size)
         asked = {
             "model": str(model.resolve()),
             "model_checksum": model_file.checksum(model),
@@ -149,10 +152,33 @@ def sample_command(
             "control_variate": control_variate,
         }
         loaded = _load(model, data, control_variate)
+        begin, iterations = _start(loaded, start), warmup + samples * thin
+        if epsilon is None:
+            work = iterations * chains * loaded.sampler(sampler, asked["options"]).gradients_per_step
+            own = loaded.own_options(sampler)
+            with _bar("tuning") as progress:
+                found = tune(
+                    loaded.posterior,
+                    sampler,
+                    begin,
+                    budget=budget_for(work),
+                    batch_size=batch_size,
+                    seed=seed,
+                    progress=None if quiet else progress,
+                    **asked["options"],
+                    **own,
+                )
+            epsilon, asked["tuning"] = found.account["step_size"], found.account
+            asked["options"] = {k: v for k, v in found.options.items() if k not in own}
+            chosen = ", ".join(f"{k}={v:.3g}" for k, v in {"step size": epsilon, **found.account["options"]}.items())
+            typer.echo(f"tuned: {chosen} ({found.gradients:,} minibatch gradients, {found.seconds:.1f} s)")
+        schedule = schedules.Constant(epsilon) if decay is None else schedules.Polynomial(epsilon, decay)
+        if cycles is not None:
+            schedule = schedules.Cyclical(epsilon, -(-iterations // cycles))
         result = sample(
             loaded.posterior,
             loaded.sampler(sampler, asked["options"]),
-            _start(loaded, start),
+            begin,
             step_size=schedule,
             num_samples=samples,
             warmup=warmup,
@@ -327,6 +353,13 @@ def _print_summary(result: Result, limit: int = 40) -> None:
     typer.echo(line)
     if "message" in meta:
         typer.echo(meta["message"])
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{name} must be a number or auto, got {text!r}") from None
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -34,10 +34,14 @@ class Model(NamedTuple):
 
     def sampler(self, name: str, settings: dict[str, Any]) -> Sampler:
         """A sampler by name, with what the model file has for it."""
+        return build(name, self.posterior, **settings, **self.own_options(name))
+
+    def own_options(self, name: str) -> dict[str, Any]:
+        """What the model file has for a sampler."""
         own = {"sgrld": "fisher", "hamcmc": "metric"}.get(name)
         if name == "sgrld" and own not in self.options:
             raise ModelFileError("sgrld needs the expected Fisher information: define `fisher` in the model file")
-        return build(name, self.posterior, **settings, **({own: self.options[own]} if own in self.options else {}))
+        return {own: self.options[own]} if own in self.options else {}
 
 
 def load(path: Path, data: Path | None) -> Model:

@@ -22,6 +22,7 @@ from hamcmc.record import Checkpoint, Directory, Draws, RunError, guard_disk
 from hamcmc.result import Result
 from hamcmc.samplers.base import Sampler
 from hamcmc.stream import Batches
+from hamcmc.tune import budget_for, tune
 
 PyTree = Any
 
@@ -52,7 +53,7 @@ def sample(
     sampler: Sampler | str,
     init: PyTree | Callable[[jax.Array], PyTree],
     *,
-    step_size: float | Callable,
+    step_size: float | Callable | str = "auto",
     num_samples: int = 1000,
     warmup: int = 0,
     thin: int = 1,
@@ -77,7 +78,10 @@ def sample(
         posterior: log-prior, log-likelihood and data.
         sampler: a :class:`~hamcmc.samplers.Sampler`, or a name (``"hamcmc"``, ``"sgld"``, …) with `options` for it.
         init: parameters to start from (a pytree of floats), or a function of a key that draws them for each chain.
-        step_size: a number, or a function of t such as :class:`hamcmc.Polynomial` or any optax schedule.
+        step_size: a number, or a function of t such as :class:`hamcmc.Polynomial` or any optax schedule, or ``"auto"``:
+            :func:`hamcmc.tune` then finds it first, and with a name those options that matter and are not given. That
+            takes about a fifth of the run's gradients (at least 50 000, at most a million); ``settings["tuning"]`` has
+            what was found and spent.
         num_samples: stored draws per chain.
         warmup: iterations before the first stored draw, which enter no average either.
         thin: iterations per stored draw. Running moments see every iteration.
@@ -119,12 +123,30 @@ def sample(
         raise ValueError(f"seed must be below 2**32, got {seed}")
     if store_gradients and posterior.streamed:
         raise ValueError("store_gradients is not available for streamed (memory-mapped) data")
+    if isinstance(step_size, str):
+        _check.one_of("step_size", step_size, ("auto",))
+    name = sampler if isinstance(sampler, str) else None
     if isinstance(sampler, str):
         sampler = samplers.build(sampler, posterior, **options)
     elif not isinstance(sampler, Sampler):
         raise ValueError(f"sampler must be a name or a hamcmc.Sampler, got {sampler!r}")
     elif options:
         raise ValueError(f"{', '.join(options)}: options go with a sampler given by name, not with one made by hand")
+    if isinstance(step_size, str):
+        total = (warmup + num_samples * thin) * chains * sampler.gradients_per_step
+        found = tune(
+            posterior,
+            name or sampler,
+            init,
+            budget=budget_for(total),
+            batch_size=batch_size,
+            seed=seed,
+            **options,
+        )
+        step_size, settings["tuning"] = found.step_size, found.account
+        if name:
+            settings["options"] = storable(found.options)
+            sampler = samplers.build(name, posterior, **found.options)
     job = prepare(posterior, sampler, init, schedules.as_schedule(step_size), settings)
     if out is None:
         return _Run(job, None, None).to_the_end(checkpoint_seconds, progress)

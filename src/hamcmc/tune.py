@@ -2,9 +2,10 @@
 
 import inspect
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +14,6 @@ import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import tree_leaves
-from scipy.optimize import nnls
 from scipy.stats import qmc
 
 from hamcmc import _check, minibatch, samplers
@@ -21,12 +21,12 @@ from hamcmc.job import batch_size_of, check_start, parameters
 from hamcmc.landscape import Landscape, survey
 from hamcmc.potential import Posterior
 from hamcmc.samplers.base import Sampler
-from hamcmc.schedules import Constant, Cyclical, Schedule
+from hamcmc.schedules import Constant, Cyclical
 
 PyTree = Any
 Progress = Callable[[str, float], None]
 LANES = 4  # candidates in one call of the compiled program, which rounds of any size can then use
-RUNS, FEWEST_RUNS = 16, 3  # independent runs of a candidate; of an ensemble, that many replicas or runs at least
+RUNS, FEWEST_RUNS = 16, 4  # independent runs of a candidate; of an ensemble, that many replicas or runs at least
 CHOICES = 8  # candidates for the step size alone; for each further option twice as many
 LOOKS = 12  # at a candidate in a round
 MOST_BANDS = 12
@@ -34,7 +34,7 @@ SCORE_ROWS = 512  # data, at least, in a gradient for the discrepancy
 BELOW, ABOVE = 4.0, 16.0  # the step size is searched so far to both sides of where theory expects it
 LADDER = (0.7, 1.4, 2.8, 5.6)  # times the step size that seems best, in the last round
 AIM = 0.75  # of the tolerance
-MODEL_ERROR = 0.2  # relative, of the curve of the biases
+LINE_ERROR, THEORY_ERROR = 0.3, 0.4  # relative, of a bias proportional to ε, and of theory's
 RUNAWAY = 25.0  # times the variance that curvature suggests
 
 
@@ -70,13 +70,27 @@ class Tuned:
         table: every candidate in every round.
         gradients: minibatch gradients spent (a pass through all data counts as N/n).
         tolerance: the bias that was allowed.
+        seconds: how long it took, compilation included.
     """
 
-    step_size: Schedule
+    step_size: Constant | Cyclical
     options: dict[str, Any]
     table: tuple[Candidate, ...]
     gradients: int
     tolerance: float
+    seconds: float = field(compare=False)
+
+    @property
+    def account(self) -> dict[str, Any]:
+        """What was found and what it cost, for the record of a run."""
+        searched = {k: self.options[k] for k in self.table[0].options if k in self.options}
+        return {
+            "step_size": self.step_size.step_size,
+            "options": searched,
+            "tolerance": self.tolerance,
+            "gradients": self.gradients,
+            "seconds": round(self.seconds, 3),
+        }
 
     def __str__(self) -> str:
         head = f"{'round':>5}  {'ε':>9}  {'bias':>15}  {'ESS/1000 gradients':>18}  options"
@@ -126,7 +140,7 @@ def tune(
 
     `bias` is the largest over the bands that the run was long enough for; `speed` the least over the bands of the
     effective samples per gradient, from the autocorrelation. Both are proportional to ε, so candidates are compared by
-    speed times min(1, tolerance / bias), and the step size is where the curve of the biases, through all that was seen
+    speed times min(1, tolerance / bias), and the step size is where the line of the biases, through all that was seen
     and through what theory says, crosses three quarters of the tolerance.
 
     Args:
@@ -152,6 +166,7 @@ def tune(
         Statistics and Computing 2023.
         Jamieson and Talwalkar, Non-stochastic best arm identification and hyperparameter optimization, AISTATS 2016.
     """
+    began = time.perf_counter()
     budget = _check.at_least("budget", budget, 1000)
     batch_size = batch_size_of(batch_size, posterior)
     tolerance = _check.fraction("tolerance", _check.positive("tolerance", tolerance))
@@ -209,30 +224,37 @@ def tune(
             alive = [best.at(min(step * f, space["step_size"][1])) for f in LADDER]
     fixed, setting = best.trial.fixed, best.setting
     chosen = {k: v for k, v in (fixed | setting).items() if k not in ("step_size", "cyclical")}
-    schedule: Schedule = Cyclical(step, period) if fixed.get("cyclical") else Constant(step)
+    schedule = Cyclical(step, period) if fixed.get("cyclical") else Constant(step)
     per_pass = posterior.size / batch_size if batch_size else 1
     spent = round(scape.passes * per_pass + sum(t.spent for t in trials))
-    return Tuned(schedule, {**options, **chosen}, tuple(table), spent, tolerance)
+    return Tuned(schedule, {**options, **chosen}, tuple(table), spent, tolerance, time.perf_counter() - began)
+
+
+def budget_for(gradients: float) -> int:
+    """Of a run that takes so many gradients: a fifth of them, but enough to tell, and no more than a million."""
+    return int(np.clip(gradients / 5, 50_000, 1_000_000))
 
 
 def largest_step(family: Sequence["_Runner"], bias: float) -> float:
-    """Where the bias reaches `bias`, as a curve c₁ε + c₂ε² through what candidates with these options have shown.
+    """Where the bias reaches `bias`, on a line cε through what candidates with these options have shown.
 
-    The bias of every sampler here is of order ε: large steps, whose bias is seen soon, tell about small ones. Theory
-    counts as one observation with a standard error of half its value. Never above the largest step that was tried.
+    The bias of every sampler here is of order ε: large steps, whose bias is seen soon, tell about small ones. The line
+    is fitted by least squares with weights from its own values, as the scatter of a variance is proportional to it.
+    Theory counts as one observation. Never above the largest step that was tried.
     """
     stable = [c for c in family if not c.found.out]
-    most = max(c.setting["step_size"] for c in stable)
-    shown = [(c.setting["step_size"], c.found.bias, c.found.error) for c in stable if np.isfinite(c.found.error)]
-    points = [(step, b, np.hypot(error, MODEL_ERROR * b)) for step, b, error in shown]
-    theory = stable[-1].expected
-    if theory is not None:
-        points.append((stable[-1].setting["step_size"], theory, 0.5 * theory))
+    steps = [c.setting["step_size"] for c in stable]
+    points = [(e, c.found.bias, c.found.error) for e, c in zip(steps, stable) if np.isfinite(c.found.error)]
+    if stable[-1].expected is not None:
+        points.append((steps[-1], stable[-1].expected, THEORY_ERROR * stable[-1].expected))
     if not points:
-        return most
+        return max(steps)
     e, b, error = np.array(points).T
-    (c1, c2), _ = nnls(np.stack([e / most, (e / most) ** 2], 1) / error[:, None], b / error)
-    return most * min(1.0, 2 * bias / (c1 + np.sqrt(c1**2 + 4 * c2 * bias) + 1e-30))
+    slope = float(np.median(b / e))
+    for _ in range(10):
+        scatter = np.hypot(error * (1 + slope * e) / (1 + b), LINE_ERROR * slope * e)
+        slope = float(np.sum(e * b / scatter**2) / np.sum((e / scatter) ** 2))
+    return min(max(steps), bias / max(slope, 1e-300))
 
 
 class _Runner:
