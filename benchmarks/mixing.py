@@ -44,7 +44,7 @@ def contenders(grad) -> list[tuple[str, Sampler, float]]:
         ("neighbours", ensemble_hamcmc(grad, update="neighbours", gamma=1 / CONDITION, **options), 0.2),
         ("block", ensemble_hamcmc(grad, **options), 0.2),
         ("block", ensemble_hamcmc(grad, **options), 1.0),
-        ("block, underdamped", ensemble_underdamped(grad, friction=0.3, **options), 0.5),
+        ("block, underdamped", ensemble_underdamped(grad, friction=0.3, **options), 0.2),
     ]
 
 

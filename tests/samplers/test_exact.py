@@ -120,8 +120,8 @@ MUTATIONS = [
     (UNDERDAMPED, "jnp.sqrt(1 - kept**2) * z", "jnp.sqrt(1 - kept) * z", check_quartic, "ensemble-underdamped"),
     (
         UNDERDAMPED,
-        "kick(p, force(state.grad), h)",
-        "kick(p, force(state.grad), h / 2)",
+        "kick(p, force(s, state.grad), h / 2)",
+        "kick(p, force(s, state.grad), h)",
         check_quartic,
         "ensemble-underdamped",
     ),

@@ -1,6 +1,5 @@
 """Underdamped Langevin dynamics, preconditioned by an ensemble's curvature."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -25,6 +24,13 @@ from hamcmc.samplers.ensemble_hamcmc import Info
 from hamcmc.samplers.sghmc import kick, open_fraction
 
 
+class Root(NamedTuple):
+    """S = √γ P + V G Vᵀ in the coordinates of the base metric."""
+
+    resting: Resting
+    g: Array
+
+
 class State(NamedTuple):
     """Two halves of replicas with momenta, one half at rest.
 
@@ -32,6 +38,7 @@ class State(NamedTuple):
         position: all 2(m+1) replicas; the first half moves in even steps, the second in odd ones.
         momentum: of each of them, N(0, I) whatever H is.
         grad: gradients at the half that moves next, from when it was at rest.
+        last: S of the last half-move, whose second half of the kick waits for the gradient there.
         spread: what a metric learned in warm-up knows so far.
         step: the number of half-moves made.
     """
@@ -39,6 +46,7 @@ class State(NamedTuple):
     position: PyTree
     momentum: PyTree
     grad: PyTree
+    last: "Root"
     spread: Spread | None
     step: Array
 
@@ -60,10 +68,10 @@ def ensemble_underdamped(
     .. math:: dθ = S p\,dt, \qquad dp = -S^⊤ ∇U(θ)\,dt - a p\,dt + \sqrt{2a}\,dw, \qquad S S^⊤ = H
 
     keeps :math:`π(θ) N(p; 0, I)` for every S that the moving half has no part in. As in
-    :func:`hamcmc.ensemble_hamcmc`, a step moves one half of the replicas, and S comes from the other. It is B A O A:
-    momentum by the gradient, half of the way, friction and noise, the other half. For a Gaussian and an S that does not
-    change, positions have the exact variance at every stable ε, that is where ε times the largest eigenvalue of H∇²U is
-    below 2.
+    :func:`hamcmc.ensemble_hamcmc`, a step moves one half of the replicas, and S comes from the other. The move is
+    B A O A B, a kick by the gradient, half of the way, friction and noise, the other half, and a kick again, all with
+    one S: the last kick is made when the gradient there is known, in the next step. A Gaussian's positions have the
+    exact variance at every stable ε, that is where ε times the largest eigenvalue of H∇²U is below 2.
 
     As for :func:`hamcmc.sghmc` the time step is :math:`h = \sqrt{2ε}`, so that with all momentum forgotten (a → 1) the
     drift is ε and the noise variance 2ε, averaged over two steps. The factor N/n of the minibatch gradient is inside
@@ -73,8 +81,8 @@ def ensemble_underdamped(
         grad: estimator of the gradient of the log-density, −∇Ũ, such as ``posterior.grad``.
         pairs: m ≥ 1, the number of pairs; the ensemble has 2(m+1) replicas.
         friction: a in (0, 1), the share of the momentum that a step forgets: less for directions that H does not know.
-        gamma, metric, damping, cosine, adapt: as in :func:`hamcmc.ensemble_hamcmc`; ``gamma="auto"`` is 1 / L here, of
-            which a momentum bears more.
+        gamma, metric, damping, cosine, adapt: as in :func:`hamcmc.ensemble_hamcmc`; ``gamma="auto"`` is 0.5 / L here,
+            because its positions have no bias from a base step on a Gaussian.
         mirror: map that folds a position back into its support (``posterior.mirror``); momenta of replicas that were
             folded are drawn anew.
 
@@ -86,27 +94,32 @@ def ensemble_underdamped(
     """
     a = open_fraction("friction", friction)
     start, make = resting_half(
-        pairs, gamma=gamma, metric=metric, damping=damping, cosine=cosine, update="block", adapt=adapt, base_step=1.0
+        pairs, gamma=gamma, metric=metric, damping=damping, cosine=cosine, update="block", adapt=adapt, base_step=0.5
     )
     each = jax.vmap(grad, (0, None))
 
     def init(position: PyTree) -> State:
         check_replicas(position, pairs)
         zeros = jax.tree.map(jnp.zeros_like, position)
-        grad = jax.tree.map(lambda x: x[: pairs + 1], zeros)
-        return State(position, zeros, grad, start(position), jnp.zeros((), jnp.int32))
+        half = jax.tree.map(lambda x: x[: pairs + 1], zeros)
+        spread = start(position)
+        nothing = jax.eval_shape(lambda: root_of(make(half, half, spread)[0]))
+        last = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), nothing)
+        return State(position, zeros, half, last, spread, jnp.zeros((), jnp.int32))
 
     def step(key, state: State, minibatch: PyTree, step_size) -> tuple[State, Info]:
-        (x, p), resting = halves((state.position, state.momentum), state.step)
-        at_rest = each(resting[0], minibatch)
-        r, spread = make(resting[0], at_rest, state.spread)
+        (x, p), (x_rest, p_rest) = halves((state.position, state.momentum), state.step)
+        h, kept = jnp.sqrt(2 * step_size), 1 - a
+        at_rest = each(x_rest, minibatch)
+        p_rest = kick(p_rest, force(state.last, at_rest), h / 2)
+        r, spread = make(x_rest, at_rest, state.spread)
         key_noise, key_fold = jax.random.split(key)
         z = standard_normal(key_noise, x)
 
-        # B A O A; the two A with the momentum before and after the friction are one move with their sum.
-        h, kept = jnp.sqrt(2 * step_size), 1 - a
-        move, force = dynamics(r)
-        p = kick(p, force(state.grad), h)
+        # The two A, with the momentum before and after the friction, are one move with their sum.
+        s = root_of(r)
+        move = lambda p: push(s, p)
+        p = kick(p, force(s, state.grad), h / 2)
         z = jax.tree.map(lambda z: jnp.sqrt(1 - kept**2) * z, z)
         drift = move(jax.tree.map(lambda p: h / 2 * (1 + kept) * p, p))
         noise = move(jax.tree.map(lambda z: h / 2 * z, z))
@@ -124,8 +137,8 @@ def ensemble_underdamped(
             eigenvalue_bound(r),
             r.factor.gamma,
         )
-        position, momentum = joined((moved, p), resting, state.step)
-        return State(position, momentum, at_rest, spread, state.step + 1), info
+        position, momentum = joined((moved, p), (x_rest, p_rest), state.step)
+        return State(position, momentum, at_rest, s, spread, state.step + 1), info
 
     settings = {
         "sampler": "ensemble_underdamped",
@@ -140,26 +153,31 @@ def ensemble_underdamped(
     return Sampler(init, step, settings, pairs + 1, 2 * (pairs + 1))
 
 
-def dynamics(r: Resting) -> tuple[Callable[[PyTree], PyTree], Callable[[PyTree], PyTree]]:
-    """(p ↦ S p, g ↦ Sᵀg) for all replicas, with S = √γ P + V G Vᵀ in the coordinates of the base metric."""
-    f, m = r.factor, r.gram.shape[0] // 2
-    root, g = jnp.sqrt(f.gamma), curvature.block_root(f, r.gram)
+def root_of(r: Resting) -> Root:
+    """S of a resting half."""
+    return Root(r, curvature.block_root(r.factor, r.gram))
 
-    def sum_up(own, on_s, on_y):
-        coefficients = jnp.concatenate([on_s, on_y], 1)
-        return jax.tree.map(lambda x, b: root * x + jnp.tensordot(coefficients.astype(b.dtype), b, 1), own, r.basis)
 
-    def move(p):
-        along = curvature.inner(r.basis, p).T
-        on_s = (along[:, :m] @ f.weights @ g - root * along[:, m:] @ f.dual) @ f.weights.T
-        return multiply(sum_up(p, on_s, jnp.zeros_like(on_s)), r.root)
+def push(s: Root, p: PyTree) -> PyTree:
+    """S p for every replica."""
+    f, m, basis = s.resting.factor, s.g.shape[0], s.resting.basis
+    along = curvature.inner(basis, p).T
+    on_s = (along[:, :m] @ f.weights @ s.g - jnp.sqrt(f.gamma) * along[:, m:] @ f.dual) @ f.weights.T
+    return multiply(_sum(f.gamma, p, basis, on_s, jnp.zeros_like(on_s)), s.resting.root)
 
-    def force(gradient):
-        scaled = multiply(gradient, r.root)
-        a = curvature.inner(r.basis, scaled).T[:, :m] @ f.weights
-        return sum_up(scaled, a @ g @ f.weights.T, -root * a @ f.dual.T)
 
-    return move, force
+def force(s: Root, gradient: PyTree) -> PyTree:
+    """Sᵀ times the gradient of every replica."""
+    f, m, basis = s.resting.factor, s.g.shape[0], s.resting.basis
+    scaled = multiply(gradient, s.resting.root)
+    a = curvature.inner(basis, scaled).T[:, :m] @ f.weights
+    return _sum(f.gamma, scaled, basis, a @ s.g @ f.weights.T, -jnp.sqrt(f.gamma) * a @ f.dual.T)
+
+
+def _sum(gamma: Array, own: PyTree, basis: PyTree, on_s: Array, on_y: Array) -> PyTree:
+    coefficients = jnp.concatenate([on_s, on_y], 1)
+    add = lambda x, b: (jnp.sqrt(gamma) * x + jnp.tensordot(coefficients.astype(b.dtype), b, 1)).astype(x.dtype)
+    return jax.tree.map(add, own, basis)
 
 
 def fold(mirror: Mirror, position: PyTree) -> tuple[Array, PyTree]:
