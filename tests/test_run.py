@@ -21,12 +21,16 @@ def run_by_hand(posterior, sampler, init, *, chain, seed, step_size, warmup, thi
     """Every position of one chain, with nothing but init, step and the keys that a run documents."""
     keys = jax.tree.map(lambda k: k[chain], loop.keys(seed, chain + 1))
     state = sampler.init(posterior.unconstrain(init))
-    step = jax.jit(sampler.step)
+
+    @jax.jit
+    def iteration(keys, state, t):
+        rows = minibatch.draw(keys.batch, t, posterior.size, batch_size, True)
+        batch = minibatch.gather(posterior.data, rows)
+        return sampler.step(jax.random.fold_in(keys.step, t), state, batch, step_size(t))[0]
+
     positions = []
     for t in range(warmup + thin * num_samples):
-        rows = minibatch.draw(keys.batch, jnp.int32(t), posterior.size, batch_size, True)
-        batch = minibatch.gather(posterior.data, rows)
-        state, _ = step(jax.random.fold_in(keys.step, t), state, batch, step_size(jnp.int32(t)))
+        state = iteration(keys, state, jnp.int32(t))
         positions.append(posterior.constrain(state.position))
     return jax.tree.map(lambda *x: np.stack(x), *positions)
 
@@ -138,9 +142,13 @@ NESTED = {"b": jnp.float32(0.1), "inner": {"c": jnp.zeros(2), "s": jnp.ones(())}
 @pytest.mark.parametrize("name", samplers.NAMES)
 def test_nested_parameters_with_every_sampler(draw, name):
     options = {"fisher": 60 * np.eye(4)} if name == "sgrld" else {}
+    ensemble = name.startswith("ensemble")
+    if ensemble:
+        options = {"pairs": 2, "adapt": 25}
     result = draw(name, NESTED, posterior=nested_posterior(), step_size=1e-4, batch_size=20, num_samples=5, **options)
     shapes = {k: v.shape for k, v in result.posterior.items()}
-    assert shapes == {"b": (2, 5), "inner.c": (2, 5, 2), "inner.s": (2, 5)}
+    chains = 12 if ensemble else 2
+    assert shapes == {"b": (chains, 5), "inner.c": (chains, 5, 2), "inner.s": (chains, 5)}
     assert (result.posterior["inner.s"] > 0).all()
     assert all(np.isfinite(v).all() for v in (*result.posterior.values(), *result.sample_stats.values()))
 
