@@ -300,7 +300,7 @@ hamcmc reproduce fig1 --quick
 hamcmc reproduce proposition --out here"""
 )
 def reproduce(
-    name: Annotated[str, typer.Argument(help="fig1, fig2, theorem, proposition, or all.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="fig1, fig2, theorem, proposition, bias, or all.", show_default=False)],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write [default: reproduced/NAME].")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Same structure, less of it: well under a minute.")] = False,
     seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,

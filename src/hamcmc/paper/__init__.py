@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hamcmc.paper import fig1, fig2, proposition, theorem
+from hamcmc.paper import bias, fig1, fig2, proposition, theorem
 from hamcmc.paper.common import Reproduction
 
 
@@ -22,4 +22,5 @@ REPRODUCTIONS = {
     "fig2": Entry(fig2.reproduce, "Error of the posterior mean by iterations and by the clock, D = 10 and 100."),
     "theorem": Entry(theorem.reproduce, "Bias and mean squared error against T beside the theorem's rates."),
     "proposition": Entry(proposition.reproduce, "Bias of the naive sampler next to HAMCMC's as the step shrinks."),
+    "bias": Entry(bias.reproduce, "Bias of the published samplers next to the ensemble's on four targets."),
 }

@@ -28,6 +28,8 @@ COLOURS = {
     "naive M=2": "#000000",
     "HAMCMC M=2": "#D55E00",
     "HAMCMC M=3": "#CC79A7",
+    "ensemble": "#56B4E9",
+    "ensemble, underdamped": "#117733",
 }
 STYLE: dict[Any, Any] = {
     "axes.grid": True,
@@ -136,8 +138,8 @@ class Ensemble:
     """Thousands of independent runs of a sampler in one compiled loop that stores no draws.
 
     Args:
-        sampler: the sampler.
-        statistic: h, from a position to an array.
+        sampler: the sampler; of an ensemble sampler each run is an ensemble.
+        statistic: h, from a position to an array; averaged over the replicas of an ensemble.
         schedule: ``schedule(t, *parameters) -> ε``; the parameters are arguments of the compiled code.
         minibatch: ``minibatch(key) -> what the gradient takes``, drawn anew for each run and iteration.
         segment: iterations between two visits of the host, which sums in double precision.
@@ -153,6 +155,7 @@ class Ensemble:
         segment: int = 5000,
     ):
         self.sampler, self.segment = sampler, segment
+        average = statistic if sampler.replicas == 1 else lambda x: jnp.mean(jax.vmap(statistic)(x), 0)
 
         def advance(state, key, begin, end, parameters) -> Runs:
             # All runs are at the same step, and one shared counter keeps indices into the memory out of the vmap.
@@ -162,7 +165,7 @@ class Ensemble:
                 batch_key, step_key = jax.random.split(key)
                 batch = None if minibatch is None else minibatch(batch_key)
                 state, _ = sampler.step(step_key, state, batch, step_size)
-                return state, step_size * statistic(state.position)
+                return state, step_size * average(state.position)
 
             step = jax.vmap(one, (0, axes, None), (axes, 0))
             runs = jax.tree.leaves(state)[0].shape[0]
@@ -184,6 +187,13 @@ class Ensemble:
         state = self.sampler.init(position)
         many = jax.tree.map(lambda x: jnp.broadcast_to(x, (runs, *x.shape)).copy(), state)
         return many._replace(step=state.step)
+
+    def start_each(self, positions: PyTree) -> Any:
+        """The state of runs that start at positions of their own, as many for each run as it has replicas."""
+        if self.sampler.replicas > 1:
+            positions = jax.tree.map(lambda x: x.reshape(-1, self.sampler.replicas, *x.shape[1:]), positions)
+        many = jax.tree.map(jnp.copy, jax.vmap(self.sampler.init)(positions))
+        return many._replace(step=many.step[0])
 
     def advance(self, state: Any, key: Array, begin: int, end: int, *parameters: float) -> tuple[Any, Any, float]:
         """Iterations begin … end−1: the new state, Σ ε h of each run (float64) and Σ ε."""
