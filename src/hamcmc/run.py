@@ -55,7 +55,7 @@ def sample(
     *,
     step_size: float | Callable | str = "auto",
     num_samples: int = 1000,
-    warmup: int = 0,
+    warmup: int | None = None,
     thin: int = 1,
     batch_size: int | None = None,
     replace: bool = True,
@@ -83,7 +83,8 @@ def sample(
             takes about a fifth of the run's gradients (at least 50 000, at most a million); ``settings["tuning"]`` has
             what was found and spent.
         num_samples: stored draws per chain.
-        warmup: iterations before the first stored draw, which enter no average either.
+        warmup: iterations before the first stored draw, which enter no average either; by default, and at least, those
+            in which the sampler learns a metric.
         thin: iterations per stored draw. Running moments see every iteration.
         batch_size: data per minibatch; None for all data at every step.
         replace: draw minibatches with replacement (the paper's) or walk through random permutations.
@@ -108,7 +109,7 @@ def sample(
     """
     settings = {
         "num_samples": _check.at_least("num_samples", num_samples, 1),
-        "warmup": _check.at_least("warmup", warmup, 0),
+        "warmup": _check.at_least("warmup", 0 if warmup is None else warmup, 0),
         "thin": _check.at_least("thin", thin, 1),
         "batch_size": batch_size_of(batch_size, posterior),
         "replace": bool(replace),
@@ -132,8 +133,11 @@ def sample(
         raise ValueError(f"sampler must be a name or a hamcmc.Sampler, got {sampler!r}")
     elif options:
         raise ValueError(f"{', '.join(options)}: options go with a sampler given by name, not with one made by hand")
+    settings["warmup"] = warmup_of(sampler, warmup)
+    if sampler.settings.get("adjusted") and settings["batch_size"] is not None:
+        raise ValueError("batch_size must be None for an adjusted sampler: the Metropolis test takes all data")
     if isinstance(step_size, str):
-        total = (warmup + num_samples * thin) * chains * sampler.gradients_per_step
+        total = (settings["warmup"] + num_samples * thin) * chains * sampler.gradients_per_step
         found = tune(
             posterior,
             name or sampler,
@@ -152,6 +156,16 @@ def sample(
         return _Run(job, None, None).to_the_end(checkpoint_seconds, progress)
     with Directory.create(out, job.settings, overwrite=overwrite) as directory:
         return _Run(job, directory, None).to_the_end(checkpoint_seconds, progress)
+
+
+def warmup_of(sampler: Sampler, asked: int | None) -> int:
+    """The iterations in which the sampler learns, or those asked for, which must not be fewer."""
+    if asked is not None and asked < sampler.warmup:
+        raise ValueError(
+            f"warmup must be at least {sampler.warmup}, the steps in which the sampler learns its metric (adapt), "
+            f"got {asked}"
+        )
+    return sampler.warmup if asked is None else asked
 
 
 def resume(

@@ -31,6 +31,7 @@ class Sampler(NamedTuple):
         gradients_per_step: minibatch gradients that one step evaluates, for cost accounts.
         replicas: how many coupled copies an ensemble has. Above 1, positions have a leading axis of that length, in
             ``init``'s argument and in the state; each copy is a draw.
+        warmup: steps in which it learns something that it keeps; they belong to no average.
         passes_per_step: gradients on all data that one step evaluates besides, on average.
     """
 
@@ -39,6 +40,7 @@ class Sampler(NamedTuple):
     settings: Mapping[str, Any]
     gradients_per_step: int = 1
     replicas: int = 1
+    warmup: int = 0
     passes_per_step: float = 0.0
 
 

@@ -186,6 +186,11 @@ def eigenvalue_bound(r: Resting) -> Array:
     return curvature.eigenvalue_bound(r.factor, r.gram)
 
 
+def learning_steps(metric: Any, adapt: int) -> int:
+    """How many steps a metric is learned for."""
+    return adapt if isinstance(metric, str) and metric != "resting" else 0
+
+
 def check_replicas(position: PyTree, pairs: int) -> None:
     """Raise unless every leaf has a leading axis of 2(m+1) replicas."""
     for leaf in jax.tree.leaves(position):

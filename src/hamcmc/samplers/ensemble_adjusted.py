@@ -19,6 +19,7 @@ from hamcmc.samplers.ensemble import (
     eigenvalue_bound,
     halves,
     joined,
+    learning_steps,
     multiply,
     replica_axis,
     resting_half,
@@ -87,7 +88,9 @@ def adjusted(log_density: Callable, pairs: int, settings: dict, **options) -> Sa
         position, density, grad = joined(moved, resting, state.step)
         return State(position, density, grad, spread, state.step + 1), info
 
-    return Sampler(init, step, settings, pairs + 1, 2 * (pairs + 1))
+    return Sampler(
+        init, step, settings, pairs + 1, 2 * (pairs + 1), learning_steps(options["metric"], options["adapt"])
+    )
 
 
 def log_proposal_ratio(r: Resting, u: PyTree, noise: PyTree, step_size) -> Array:

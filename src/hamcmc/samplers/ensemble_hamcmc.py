@@ -15,6 +15,7 @@ from hamcmc.samplers.ensemble import (
     eigenvalue_bound,
     halves,
     joined,
+    learning_steps,
     resting_half,
     rms_norm,
 )
@@ -153,4 +154,4 @@ def ensemble_hamcmc(
         )
         return State(joined(moved, resting, state.step), kept, spread, state.step + 1), info
 
-    return Sampler(init, step, settings, (1 + fresh) * (pairs + 1), 2 * (pairs + 1))
+    return Sampler(init, step, settings, (1 + fresh) * (pairs + 1), 2 * (pairs + 1), learning_steps(metric, adapt))

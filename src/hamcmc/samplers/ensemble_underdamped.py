@@ -15,6 +15,7 @@ from hamcmc.samplers.ensemble import (
     eigenvalue_bound,
     halves,
     joined,
+    learning_steps,
     multiply,
     replica_axis,
     resting_half,
@@ -150,7 +151,7 @@ def ensemble_underdamped(
         "cosine": cosine,
         "adapt": adapt,
     }
-    return Sampler(init, step, settings, pairs + 1, 2 * (pairs + 1))
+    return Sampler(init, step, settings, pairs + 1, 2 * (pairs + 1), learning_steps(metric, adapt))
 
 
 def root_of(r: Resting) -> Root:
