@@ -36,7 +36,10 @@ def final_positions(sampler, posterior, starts, *, steps, step_size, batch_size=
         state = jax.tree.map(jnp.asarray, sampler.init(start))
         return lax.fori_loop(0, steps, step, state).position
 
-    end = jax.jit(jax.vmap(one), compiler_options=OPTIMISED)(starts, jax.random.split(jax.random.key(seed), replicas))
+    long = steps * replicas * together > 5e5  # about where running faster makes up for compiling longer
+    end = jax.jit(jax.vmap(one), compiler_options=OPTIMISED if long else None)(
+        starts, jax.random.split(jax.random.key(seed), replicas)
+    )
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), end) if together > 1 else end
 
 
