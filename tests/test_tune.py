@@ -144,16 +144,18 @@ def test_unstable_steps_are_out(ridge):
 
 
 @pytest.mark.parametrize(
-    ("name", "steps", "batch"), [("sgld", (2e-5, 1e-3, 1.6e-2), None), ("ensemble_hamcmc", (3e-4, 0.01, 0.3), 50)]
+    ("name", "steps", "batch", "length"),
+    [("sgld", (2e-5, 1e-3, 1.6e-2), None, 1500), ("ensemble_hamcmc", (3e-4, 0.01, 0.3), 50, 600)],
 )
-def test_neither_too_small_nor_too_large(ridge, model, name, steps, batch):
+def test_neither_too_small_nor_too_large(ridge, model, name, steps, batch, length):
     """Of steps whose bias is far below, about and far above the tolerance the middle one is ranked first."""
     posterior = ridge if batch is None else model
     scape = survey(posterior, jnp.ones(3), batch_size=batch, seed=0)
     build = lambda **o: samplers.build(name, posterior, **o)
-    trial = tuning._Trial(posterior, build, {}, scape, jnp.ones(3), batch, 0)
+    fixed = {"pairs": 3} if name == "ensemble_hamcmc" else {}
+    trial = tuning._Trial(posterior, build, fixed, scape, jnp.ones(3), batch, 0)
     runners = [tuning._Runner(trial, {"step_size": e}) for e in steps]
-    for runner, measured in zip(runners, trial.run(runners, 1500)[0]):
+    for runner, measured in zip(runners, trial.run(runners, length)[0]):
         runner.found = measured
     low, _, high = (r.found for r in runners)
     assert low.bias - 2 * low.error < 0.1 or np.isinf(low.error)
@@ -199,7 +201,9 @@ def test_bad_input_is_named(ridge, change, message):
 
 def test_a_run_tunes_itself_and_resumes(draw, data, tmp_path, monkeypatch):
     """What was found is recorded, and a resumed run does not look for it again."""
+    found = []
     monkeypatch.setattr("hamcmc.run.budget_for", lambda gradients: 2000)
+    monkeypatch.setattr("hamcmc.run.tune", lambda *a, **k: found.append(tune(*a, **k)) or found[0])
     whole = draw("sghmc", step_size="auto", noise=0.1, out=tmp_path / "run")
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["tuning"]["gradients"] > 2000
@@ -214,6 +218,7 @@ def test_a_run_tunes_itself_and_resumes(draw, data, tmp_path, monkeypatch):
             raise Stop
 
     monkeypatch.setattr("hamcmc.job.visit_length", lambda *_: 30)
+    monkeypatch.setattr("hamcmc.run.tune", lambda *_, **__: found[0])
     with pytest.raises(Stop):
         draw("sghmc", step_size="auto", noise=0.1, out=tmp_path / "cut", progress=stop)
     monkeypatch.setattr("hamcmc.run.tune", lambda *_, **__: pytest.fail("tuned again"))
