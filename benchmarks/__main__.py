@@ -17,6 +17,7 @@ NAMES = {
     "float32": "float32",
     "mixing": "mixing",
     "peers": "peers",
+    "bias": "bias",
 }
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 

@@ -1,0 +1,85 @@
+"""Is a bias left? Means and variances of a logistic regression by the ensemble, against a long run of NUTS.
+
+Independent ensembles give the standard errors of the one side, batches of draws those of the other. A z-score is a
+difference over the standard errors of both.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import hamcmc
+from benchmarks import posteriors
+from benchmarks.measure import Table
+
+ENSEMBLES, PAIRS, WARMUP = 8, 10, 300
+BATCH = 100
+
+
+def run(quick: bool) -> list[Table]:
+    """One table: the ensemble at decreasing step sizes, on all data and on minibatches."""
+    p = posteriors.logistic(2000, 10, seed=3)
+    around = hamcmc.control_variate(p.posterior, p.mode)
+    truth = by_nuts(p, 500 if quick else 3000)
+    rows = []
+    for data, posterior, batch_size in (
+        ("all", p.posterior, None),
+        (f"{BATCH}, control variate", around, BATCH),
+        (f"{BATCH}, plain", p.posterior, BATCH),
+    ):
+        for step_size in (0.5, 0.1) if quick else (0.5, 0.2, 0.05):
+            found = by_ensemble(posterior, p.mode, step_size, batch_size, relaxations=10 if quick else 60)
+            rows.append({"gradients on": data, "ε": step_size, **compare(found, truth)})
+    return [Table("Logistic regression, N = 2000, D = 10: ensemble against NUTS, all means and variances", rows)]
+
+
+def compare(found: np.ndarray, truth: np.ndarray) -> dict:
+    """The worst z-scores and the worst relative error of a variance, from moments with an axis of independent ones."""
+    (mean, se), (exact, exact_se) = ((x.mean(0), x.std(0, ddof=1) / np.sqrt(len(x))) for x in (found, truth))
+    both = np.sqrt(se**2 + exact_se**2)
+    z, error = (mean - exact) / both, mean / exact - 1
+    worst = np.abs(error[1]).argmax()
+    return {
+        "worst z, means": round(float(z[0][np.abs(z[0]).argmax()]), 1),
+        "worst z, variances": round(float(z[1][np.abs(z[1]).argmax()]), 1),
+        "mean error of variances": f"{100 * error[1].mean():+.1f} %",
+        "worst error of a variance": f"{100 * error[1][worst]:+.1f} ± {100 * (both / exact)[1][worst]:.1f} %",
+    }
+
+
+def by_nuts(p: posteriors.Problem, draws: int) -> np.ndarray:
+    """(batch, mean or variance, parameter): 40 batches of the draws of four chains."""
+    from numpyro.infer import MCMC, NUTS
+
+    potential = lambda theta: -p.posterior.log_density(theta, p.posterior.data)
+    kernel = NUTS(potential_fn=potential, dense_mass=True)
+    mcmc = MCMC(kernel, num_warmup=500, num_samples=draws, num_chains=4, chain_method="vectorized", progress_bar=False)
+    mcmc.run(jax.random.key(0), init_params=jnp.broadcast_to(p.mode, (4, p.mode.size)))
+    theta = np.asarray(mcmc.get_samples(group_by_chain=True), np.float64).reshape(40, -1, p.mode.size)
+    return moments(theta, theta.mean((0, 1)))
+
+
+def by_ensemble(posterior, mode, step_size: float, batch_size: int | None, relaxations: float) -> np.ndarray:
+    """(ensemble, mean or variance, parameter)."""
+    thin = max(round(0.5 / step_size), 1)
+    result = hamcmc.sample(
+        posterior,
+        "ensemble_hamcmc",
+        mode,
+        pairs=PAIRS,
+        adapt=WARMUP,
+        step_size=step_size,
+        warmup=WARMUP + round(10 / step_size),
+        num_samples=round(2 * relaxations / step_size / thin),
+        thin=thin,
+        batch_size=batch_size,
+        chains=ENSEMBLES,
+        progress=False,
+    )
+    theta = np.asarray(result.posterior["theta"], np.float64).reshape(ENSEMBLES, -1, mode.size)
+    return moments(theta, theta.mean((0, 1)))
+
+
+def moments(theta: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Means, and variances around the mean of all."""
+    return np.stack([theta.mean(1), ((theta - mean) ** 2).mean(1)], 1)
