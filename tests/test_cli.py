@@ -57,7 +57,8 @@ def shell(monkeypatch):
     return run
 
 
-SAMPLE = ("sample", "model.py", "--data", "data.npz", "--step-size", "1e-3", "--batch-size", 20, "--samples", 100, "-q")
+SAMPLE = ("sample", "model.py", "--data", "data.npz", "--sampler", "hamcmc", "--step-size", "1e-3")
+SAMPLE += ("--batch-size", 20, "--samples", 100, "-q")
 
 
 def test_sample_summary_report(folder, shell):

@@ -86,3 +86,16 @@ def test_what_does_not_go_together(model, correlated):
     mirrored = hamcmc.Posterior(lambda t: -t["a"], support={"a": hamcmc.positive(by="mirror")})
     with pytest.raises(ValueError, match="bijection"):
         hamcmc.sample(mirrored, "ensemble_hamcmc", {"a": jnp.ones(())}, step_size=1.0, adjusted=True)
+
+
+def test_what_replicas_share_is_counted_once():
+    """Chains with a common part of the given share of their variance, against the variance of their pooled mean."""
+    from hamcmc.diagnostics import effective_size, independent_share
+
+    rng = np.random.default_rng(0)
+    for common in (0.0, 0.2):
+        x = np.sqrt(1 - common) * rng.normal(size=(20, 2000)) + np.sqrt(common) * rng.normal(size=2000)
+        exact = 1 / (common + (1 - common) / 20) * 2000  # Var x over the variance of the mean
+        found = independent_share(x, 20) * effective_size(x, np.ones(2000), "mean")
+        assert found == pytest.approx(exact, rel=0.15)
+    assert independent_share(x, 1) == 1.0

@@ -88,14 +88,14 @@ hamcmc sample model.py --data data.npz --batch-size 500 -o run
 
 hamcmc sample model.py --data data.csv --sampler sgld --step-size 0.01 --decay 0.51 --chains 4
 
-hamcmc sample model.py --data data.npy --step-size 0.05 --set memory=5 --set gamma=0.001 --start mode""",
+hamcmc sample model.py --data data.npy --batch-size 500 --control-variate --start mode --set pairs=5""",
 )
 def sample_command(
     model: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A Python file (see above).")],
     data: Annotated[
         Path | None, typer.Option(exists=True, help=".npy, .npz, .csv, .tsv, or a folder of .npy files.")
     ] = None,
-    sampler: Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}.")] = "hamcmc",
+    sampler: Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}.")] = "ensemble_hamcmc",
     step_size: Annotated[
         str, typer.Option(help="ε, the factor of the drift; the noise has variance 2ε. Or auto: it is found first.")
     ] = "auto",
@@ -131,7 +131,7 @@ def sample_command(
 
     The file defines [bold]posterior(data)[/bold], which returns a hamcmc.Posterior, and [bold]init[/bold]: parameters
     to start from, or a function of a JAX key that draws them. It may define [bold]fisher[/bold] (for sgrld) and
-    [bold]metric[/bold] (for hamcmc). Ctrl-C saves and stops; [bold]hamcmc resume[/bold] goes on.
+    [bold]metric[/bold] (for the quasi-Newton samplers). Ctrl-C saves and stops; [bold]hamcmc resume[/bold] goes on.
     """
     with reporting():
         jax.config.update("jax_enable_x64", x64)

@@ -16,6 +16,7 @@ from hamcmc.run import sample
 NOISE_VARIANCE = 10.0
 SIZE, BATCH = 1000, 100
 ITERATIONS, WARMUP, CHAINS, THIN = 20_000, 2000, 4, 10
+RECOMMENDED = "ensemble_hamcmc"
 
 
 class Row(NamedTuple):
@@ -40,7 +41,7 @@ class Row(NamedTuple):
 
 
 class Demo(NamedTuple):
-    """What the demonstration leaves: a table, the picture and the directory of the HAMCMC run."""
+    """What the demonstration leaves: a table, the picture and the directory of the recommended sampler's run."""
 
     rows: list[Row]
     picture: Path
@@ -67,6 +68,8 @@ def demo(out: Path, *, seed: int = 0, tell: Callable[[str], None] = lambda name:
         "sgrld": (whitened, {"fisher": jnp.asarray(truth.precision, jnp.float32)}),
         "naive": (whitened, {"memory": 3, "gamma": 1 / stiff, "cosine": 0.0}),
         "hamcmc": (whitened, {"memory": 3, "gamma": 1 / stiff, "cosine": 0.0}),
+        "ensemble_hamcmc": (whitened, {"pairs": 3, "metric": None}),
+        "ensemble_underdamped": (whitened, {"pairs": 3, "metric": None}),
     }
     rows, draws = [], {}
     for name, (step_size, options) in configurations.items():
@@ -80,9 +83,9 @@ def demo(out: Path, *, seed: int = 0, tell: Callable[[str], None] = lambda name:
             thin=THIN,
             warmup=WARMUP,
             batch_size=BATCH,
-            chains=CHAINS,
+            chains=1 if name.startswith("ensemble") else CHAINS,  # of 8 replicas
             seed=seed,
-            out=out / "run" if name == "hamcmc" else None,
+            out=out / "run" if name == RECOMMENDED else None,
             overwrite=True,
             progress=False,
             **options,
@@ -113,14 +116,14 @@ def _row(name: str, step_size: float, result: Result, truth: Exact) -> Row:
 
 def _draw(draws: dict[str, np.ndarray], truth: Exact) -> Figure:
     """One chain of each sampler on the contours of the exact posterior."""
-    figure = Figure(figsize=(10, 6.6), layout="constrained")
-    axes = figure.subplots(2, 3, sharex=True, sharey=True)
+    figure = Figure(figsize=(12, 6.2), layout="constrained")
+    axes = figure.subplots(2, 4, sharex=True, sharey=True)
     reach = 3.3 * np.sqrt(np.diag(truth.covariance))
     x, y = (np.linspace(m - r, m + r, 200) for m, r in zip(truth.mean, reach))
     grid = np.stack(np.meshgrid(x, y), -1) - truth.mean
     distance = np.einsum("...i,ij,...j->...", grid, truth.precision, grid)
     for ax, (name, theta) in zip(axes.flat, draws.items()):
-        ax.plot(*theta.T, ".", markersize=2, color="#D55E00" if name == "hamcmc" else "#0072B2", alpha=0.5)
+        ax.plot(*theta.T, ".", markersize=2, color="#D55E00" if "hamcmc" in name else "#0072B2", alpha=0.5)
         ax.contour(x, y, distance, levels=[1, 4, 9], colors="#333333", linewidths=0.8, linestyles="dashed")
         ax.set_title(name)
         ax.grid(alpha=0.3)

@@ -96,20 +96,25 @@ def summary(result: Result, names: Sequence[str] | None = None, *, limit: int | 
     weights = np.asarray(result.weights, np.float64)
     entries = tuple((name, int(i)) for name, found in chosen.items() for i in found)
     apart = interleaved(result.settings)
-    rows = [_row(x, weights, apart) for x in read_entries(result, entries)]
+    replicas = replicas_of(result)
+    rows = [_row(x, weights, apart, replicas) for x in read_entries(result, entries)]
     total = sum(int(np.prod(s)) for s in shapes.values())
     columns = {c: np.array([r[c] for r in rows]) for c in rows[0]}
     labels = tuple(label(name, shapes[name], i) for name, i in entries)
     return Summary(labels, entries, columns, total, tuple(_notes(result, columns, total)))
 
 
-def _row(x: np.ndarray, weights: np.ndarray, apart: int) -> dict[str, float]:
-    """The summary of one scalar from its draws (chain, draw), each chain `apart` interleaved ones."""
+def _row(x: np.ndarray, weights: np.ndarray, apart: int, replicas: int) -> dict[str, float]:
+    """The summary of one scalar from its draws (chain, draw).
+
+    Each chain is `apart` interleaved ones, and each `replicas` of them are an ensemble.
+    """
     w = np.broadcast_to(weights, x.shape)
     mean, sd = weighted_moments(x, w)
     quantiles = weighted_quantiles(x, w, list(QUANTILES.values()))
     chains = part(x, apart)
-    ess = partial(effective_size, chains, weights)
+    share = independent_share(x, replicas)
+    ess = lambda method: share * effective_size(chains, weights, method)
     return {
         "mean": mean,
         "sd": sd,
@@ -150,6 +155,26 @@ def effective_size(x: np.ndarray, weights: np.ndarray, method: Literal["bulk", "
     return float(arviz().ess(x, method=method)) * kish(weights)
 
 
+def independent_share(x: np.ndarray, replicas: int) -> float:
+    """What an ensemble's replicas are worth, as a share of as many independent chains (1 for no ensemble).
+
+    They share minibatches, whose noise moves them together, and with them their mean: the mean over replicas has then
+    more variance than one over independent chains, which is what its ESS shows.
+    """
+    if replicas == 1 or not _can_tell(x):
+        return 1.0
+    together = x.reshape(-1, replicas, x.shape[1]).mean(1)
+    if not _can_tell(together):
+        return 1.0
+    size = lambda v: float(arviz().ess(v, method="mean"))
+    return min(1.0, size(together) * x.var() / together.var() / size(x))
+
+
+def replicas_of(result: Result) -> int:
+    """How many chains make an ensemble."""
+    return result.settings["chains"] // result.settings.get("ensembles", result.settings["chains"])
+
+
 def r_hat(x: np.ndarray) -> float:
     """ArviZ's rank-normalized split R-hat of draws (chain, draw); NaN for a single chain."""
     return float(arviz().rhat(x)) if x.shape[0] > 1 and _can_tell(x) else np.nan
@@ -173,6 +198,8 @@ def _notes(result: Result, columns: Mapping[str, np.ndarray], total: int) -> Ite
     stuck = int(np.isnan(columns["ess_bulk"]).sum())
     if stuck:
         yield f"{stuck:,} entries have no ESS: a chain of theirs never moved."
+    if replicas_of(result) > 1:
+        yield f"{replicas_of(result)} replicas make an ensemble; ESS counts what they share once."
     if apart > 1:
         yield f"ESS and R-hat take each chain for the {apart} interleaved ones that it is."
     factor = kish(np.asarray(result.weights, np.float64))

@@ -25,7 +25,8 @@ class Model(NamedTuple):
     Attributes:
         posterior: made by the file's ``posterior(data)``.
         init: the file's ``init``: parameters, or a function of a key that draws them.
-        options: what else it defines for samplers: ``fisher`` (for sgrld) and ``metric`` (for hamcmc).
+        options: what else it defines for samplers: ``fisher`` (for sgrld) and ``metric`` (for the
+            quasi-Newton samplers).
     """
 
     posterior: Posterior
@@ -38,7 +39,7 @@ class Model(NamedTuple):
 
     def own_options(self, name: str) -> dict[str, Any]:
         """What the model file has for a sampler."""
-        own = {"sgrld": "fisher", "hamcmc": "metric"}.get(name)
+        own = "fisher" if name == "sgrld" else "metric" if "hamcmc" in name or "ensemble" in name else None
         if name == "sgrld" and own not in self.options:
             raise ModelFileError("sgrld needs the expected Fisher information: define `fisher` in the model file")
         return {own: self.options[own]} if own in self.options else {}
