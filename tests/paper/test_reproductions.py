@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hamcmc.models import linear_gaussian as model
-from hamcmc.paper import REPRODUCTIONS, fig1, fig2, proposition, theorem, tuning
+from hamcmc.paper import REPRODUCTIONS, bias, fig1, fig2, proposition, theorem, tuning
 from hamcmc.paper.common import Reproduction, finish
 
 TINY = {
@@ -24,6 +24,10 @@ TINY = {
     },
     theorem: {"runs": 8, "iterations": 200},
     proposition: {"runs": 8, "time": 0.5, "burn_in": 0.1},
+    bias: {  # one target: compiling is what takes time
+        "step_sizes": [0.02],
+        "budget": {"minibatches, control variate": {"positions": 12, "times": [0.4], "burn_in": 0.1}},
+    },
 }
 
 
