@@ -15,7 +15,7 @@ def targets():
 def test_starts_have_the_exact_moments(targets):
     """Draws that are made by other means than the quadrature of the moments."""
     for name, target in targets.items():
-        h = np.asarray(jax.vmap(target.statistic)(target.starts(np.random.default_rng(0), 100_000)), np.float64)
+        h = np.asarray(jax.vmap(target.statistic)(target.starts(np.random.default_rng(0), 50_000)), np.float64)
         error = h.std(0) / np.sqrt(len(h))
         assert (np.abs(h.mean(0) - target.exact) < 4.5 * error).all(), name
 
@@ -23,7 +23,7 @@ def test_starts_have_the_exact_moments(targets):
 def test_gradients_belong_to_the_moments(targets):
     """E h∂_i log π + E ∂_i h = 0 for h = θ_i: the density that is sampled is the one whose moments are known."""
     for name, target in targets.items():
-        theta = np.asarray(target.starts(np.random.default_rng(1), 20_000), np.float32)
+        theta = np.asarray(target.starts(np.random.default_rng(1), 4000), np.float32)
         batch = None if target.minibatch is None else jax.vmap(target.minibatch)
         if batch is None:
             g = jax.vmap(lambda t, target=target: target.grad(t, None))(theta)
@@ -37,7 +37,7 @@ def test_gradients_belong_to_the_moments(targets):
 def measure(name, label, step_size=0.02, time=4.0):
     make, samplers = bias.targets()[name]
     target = make()
-    budget = {"positions": 1200, "time": time, "burn_in": 2.0, "key": jax.random.key(2)}
+    budget = {"positions": 800, "time": time, "burn_in": 2.0, "key": jax.random.key(2)}
     return bias.relative_bias(target, samplers(target.grad)[label], step_size, **budget)
 
 
@@ -47,6 +47,6 @@ def test_ensemble_has_less_bias_than_the_naive_sampler():
     off, error = (lambda b: b.moments[0]), (lambda b: b.moments_standard_errors[0])
     naive, ensemble = found.values()
     assert naive.non_finite_runs == ensemble.non_finite_runs == 0
-    assert max(map(error, found.values())) < 0.013
+    assert max(map(error, found.values())) < 0.016
     assert off(naive) > 0.2
     assert abs(off(ensemble)) < 4 * error(ensemble) + 0.01

@@ -50,7 +50,8 @@ class Target(NamedTuple):
 def ridge() -> Target:
     """U = (x+y)⁴/4 + 2(x−y)² + x²/4 + y²/10 of the proposition; h = (x+y)²."""
     exact = np.array([proposition.exact_moments()["(x+y)²"]])
-    starts = _from_grid(lambda x, y: -proposition.potential((x, y)), np.linspace(-4, 4, 801), np.linspace(-4, 4, 801))
+    grids = np.linspace(-4, 4, 801), np.linspace(-4, 4, 801)
+    starts = _from_grid(_density(lambda x, y: -proposition.potential((x, y)), *grids), *grids)
     return Target(proposition.grad, lambda x: (x[:1] + x[1:]) ** 2, exact, starts)
 
 
@@ -83,15 +84,18 @@ def ten() -> Target:
     return Target(grad, lambda theta: (unmix @ theta) ** 2, second[np.arange(10) % 3], starts)
 
 
-@cache
 def rare(reduced: bool) -> Target:
+    """The target of :func:`_rare`; `reduced`: gradients with a control variate at the mode."""
+    target, posterior, mode = _rare()
+    return target._replace(grad=control_variate(posterior, mode).grad) if reduced else target
+
+
+@cache
+def _rare() -> tuple[Target, Posterior, Array]:
     """Logistic regression of a rare event on minibatches of 50 out of 512; h_i = (θ_i − Eθ_i)².
 
     Intercept and slope with a prior N(0, 3²) each; some 4 % of the data are ones, which makes the posterior skewed. θ
     is in units in which the Hessian at the mode is I.
-
-    Args:
-        reduced: take gradients with a control variate at the mode.
     """
     rng = np.random.default_rng(1)
     x = rng.normal(size=DATA)
@@ -116,15 +120,14 @@ def rare(reduced: bool) -> Target:
     data, precision = jnp.asarray(rows, jnp.float32), jnp.asarray(prior, jnp.float32)
     log_prior = lambda theta: -0.5 * theta @ precision @ theta
     posterior = Posterior(log_prior, lambda theta, row: jax.nn.log_sigmoid(row @ theta), data)
-    if reduced:
-        posterior = control_variate(posterior, jnp.asarray(mode, jnp.float32))
 
     def minibatch(key):
         return data[jax.random.bits(key, (BATCH,), jnp.uint16) % DATA]
 
     centre = jnp.asarray(mean, jnp.float32)
-    starts = _from_grid(log_density, *grids)
-    return Target(posterior.grad, lambda theta: (theta - centre) ** 2, exact, starts, minibatch)
+    starts = _from_grid(density, *grids)
+    target = Target(posterior.grad, lambda theta: (theta - centre) ** 2, exact, starts, minibatch)
+    return target, posterior, jnp.asarray(mode, jnp.float32)
 
 
 def _density(log_density: Callable, *grids: np.ndarray) -> np.ndarray:
@@ -134,9 +137,9 @@ def _density(log_density: Callable, *grids: np.ndarray) -> np.ndarray:
     return density / density.sum()
 
 
-def _from_grid(log_density: Callable, *grids: np.ndarray) -> Callable[[np.random.Generator, int], np.ndarray]:
+def _from_grid(density: np.ndarray, *grids: np.ndarray) -> Callable[[np.random.Generator, int], np.ndarray]:
     """Draws of a two-dimensional density, uniform within the cells of a grid."""
-    cumulated = np.cumsum(_density(log_density, *grids).ravel())
+    cumulated = np.cumsum(density.ravel())
 
     def draw(rng, n):
         cells = np.unravel_index(np.searchsorted(cumulated, rng.random(n) * cumulated[-1]), [len(g) for g in grids])
