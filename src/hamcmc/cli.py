@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hamcmc import __version__, model_file, schedules
-from hamcmc.record import RunError, read_settings
+from hamcmc.record import RunError, check_free, read_settings
 from hamcmc.result import Result
 from hamcmc.run import Interrupted, resume, sample
 from hamcmc.samplers import NAMES
@@ -153,6 +153,7 @@ def sample_command(
         }
         loaded = _load(model, data, control_variate)
         begin, iterations = _start(loaded, start), warmup + samples * thin
+        check_free(out, overwrite=overwrite)  # before a search that may take a while
         if epsilon is None:
             work = iterations * chains * loaded.sampler(sampler, asked["options"]).gradients_per_step
             own = loaded.own_options(sampler)

@@ -69,18 +69,12 @@ class Directory:
     def create(cls, path: str | os.PathLike, settings: dict[str, Any], *, overwrite: bool = False) -> "Directory":
         """Make a new run directory; an existing one is replaced only if asked to, and only if it is a run."""
         path = Path(path)
-        exists = f"{path} exists already: choose another directory, resume it, or overwrite it (--overwrite)"
-        if path.exists() and not path.is_dir():
-            raise RunError(exists)
+        check_free(path, overwrite=overwrite)
         with guard_disk(path):
             path.mkdir(parents=True, exist_ok=True)
         directory = cls(path)
         try:
-            found = {file.name for file in path.iterdir()} - {"run.json.partial"}  # of a start that was killed
-            if found and not overwrite:
-                raise RunError(exists)
-            if found and "run.json" not in found:
-                raise RunError(f"{path} exists and is not a run: it will not be overwritten")
+            check_free(path, overwrite=overwrite)  # again, now that nobody else can write
             with guard_disk(path):
                 for name in ("checkpoint", "events.jsonl"):
                     (path / name).unlink(missing_ok=True)
@@ -109,6 +103,19 @@ class Directory:
         meta = checkpoint.meta | {"run_json": _digest_of_settings(self.path)}
         with guard_disk(self.path):
             write_atomically(self.path / "checkpoint", encode(checkpoint._replace(meta=meta)))
+
+
+def check_free(path: Path, *, overwrite: bool) -> None:
+    """Raise if a new run may not be written there."""
+    exists = f"{path} exists already: choose another directory, resume it, or overwrite it (--overwrite)"
+    if path.exists() and not path.is_dir():
+        raise RunError(exists)
+    found = {file.name for file in path.iterdir()} if path.exists() else set()
+    found -= {"run.json.partial"}  # of a start that was killed
+    if found and not overwrite:
+        raise RunError(exists)
+    if found and "run.json" not in found:
+        raise RunError(f"{path} exists and is not a run: it will not be overwritten")
 
 
 def read_settings(path: Path) -> dict[str, Any]:

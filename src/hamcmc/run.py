@@ -136,6 +136,8 @@ def sample(
     settings["warmup"] = warmup_of(sampler, warmup)
     if sampler.settings.get("adjusted") and settings["batch_size"] is not None:
         raise ValueError("batch_size must be None for an adjusted sampler: the Metropolis test takes all data")
+    if out is not None:
+        record.check_free(Path(out), overwrite=overwrite)  # before a search that may take a while
     if isinstance(step_size, str):
         total = (settings["warmup"] + num_samples * thin) * chains * sampler.gradients_per_step
         found = tune(
