@@ -25,6 +25,7 @@ class Problem(NamedTuple):
     batch_size: int | None
     directions: np.ndarray
     curvatures: np.ndarray
+    gaussian: bool = False  # nearly: the Hessian tells the variances
 
     @property
     def condition(self) -> float:
@@ -40,7 +41,7 @@ def logistic(size: int = 100_000, dimension: int = 100, seed: int = 0) -> Proble
         x[:, j] = 0.9 * x[:, j - 1] + np.sqrt(1 - 0.81) * x[:, j]
     theta = rng.standard_normal(dimension).astype(np.float32) / np.sqrt(dimension)
     labels = rng.random(size) < 1 / (1 + np.exp(-x @ theta))
-    return watched(f"logistic, N = {size:,}, D = {dimension}", *logistic_model(x, labels), 1000)
+    return watched(f"logistic, N = {size:,}, D = {dimension}", *logistic_model(x, labels), 1000)._replace(gaussian=True)
 
 
 def census(size: int = 32_561, seed: int = 0) -> Problem:
@@ -64,7 +65,8 @@ def linear(dimension: int = 100, seed: int = 0) -> Problem:
     """The paper's linear Gaussian model with the data of our figure 2."""
     data, truth = correlated(dimension, seed)
     posterior = model.linear_gaussian(data, NOISE_VARIANCE)
-    return watched(f"linear Gaussian, D = {dimension}", posterior, jnp.asarray(truth.mean, jnp.float32), 1000)
+    mean = jnp.asarray(truth.mean, jnp.float32)
+    return watched(f"linear Gaussian, D = {dimension}", posterior, mean, 1000)._replace(gaussian=True)
 
 
 def hierarchical(groups: int = 997, size: int = 50_000, seed: int = 0) -> Problem:
