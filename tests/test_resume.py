@@ -148,8 +148,10 @@ class TestSignals:
             draw(progress=lambda s: os.kill(os.getpid(), signal.SIGINT) if s.draws else None)
         assert stop.value.result.posterior["theta"].shape == (2, 5, 3)
 
-    def test_the_second_one_acts_at_once(self, draw, model, short_visits, tmp_path):
+    def test_the_second_one_acts_at_once(self, request, draw, model, short_visits, tmp_path):
         short_visits(15)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+        request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
 
         def twice(status):
             for _ in range(2):

@@ -27,6 +27,7 @@ A static diagonal base ``H⁰ = γ diag(d)`` needs no formula of its own: in the
 ``√d·g`` the base is γI again, and the result is multiplied by √d.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -270,6 +271,7 @@ def precondition(
     *,
     gamma: float | str | Array,
     cosine: float,
+    total: Callable[[Array], Array] = lambda x: x,
 ) -> Preconditioned:
     """The preconditioned Langevin move ``ε H g + √(2ε) S z``, with H from the slots in `order`, oldest first.
 
@@ -280,11 +282,14 @@ def precondition(
         g: gradient of the log-density (that is, −∇Ũ), z: standard normal noise; pytrees like a position.
         gamma: scale of the base γI, or ``"newest"`` for sᵀy / yᵀy of the newest accepted pair.
         cosine: the acceptance rule's c.
+        total: sums over the devices that share the pytrees; called once.
     """
     slots = memory.gram.shape[0] // 2
     take = lambda tree: jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, newest, 0, keepdims=False), tree)
     columns = jax.tree.map(lambda *x: jnp.stack(x), take(memory.s), take(memory.y), g, z)
-    products = jnp.concatenate([inner(memory.s, columns), inner(memory.y, columns)])  # (2·slots, 4)
+    squares = jnp.stack([sum(jnp.vdot(x, x) for x in jax.tree.leaves(v)) for v in (g, z)])
+    fused = total(jnp.concatenate([*map(jnp.ravel, (inner(memory.s, columns), inner(memory.y, columns))), squares]))
+    products, (g_g, z_z) = fused[:-2].reshape(2 * slots, 4), fused[-2:]
     gram = memory.gram
     for column, row in ((0, newest), (1, slots + newest)):
         gram = lax.dynamic_update_index_in_dim(gram, products[:, column], row, 0)
@@ -306,7 +311,6 @@ def precondition(
         past = jnp.tensordot(coefficients[:slots], s, 1) + jnp.tensordot(coefficients[slots:], y, 1)
         return (base_g * g + base_z * z + past).astype(g.dtype)
 
-    g_g, z_z = (sum(jnp.vdot(x, x) for x in jax.tree.leaves(v)) for v in (g, z))
     size = lambda c, along, own, square: jnp.sqrt(
         jnp.maximum(c @ local @ c + 2 * own * (c @ along) + own**2 * square, 0)
     )

@@ -44,6 +44,24 @@ class Sampler(NamedTuple):
     passes_per_step: float = 0.0
 
 
+class Space(NamedTuple):
+    """Where a position lives: how to sum over all of it, and to draw noise for it.
+
+    The default is a position in one piece. Where each device holds a shard, ``total`` adds up over the devices, and
+    ``normal`` draws the noise of the shard at hand; a step calls ``total`` once.
+
+    Attributes:
+        total: ``array -> array``, the sum over all shards.
+        normal: ``(key, like) -> noise``, independent N(0, 1) numbers shaped like a position.
+    """
+
+    total: Callable[[Array], Array] = lambda x: x
+    normal: Callable[[Array, PyTree], PyTree] = standard_normal
+
+
+WHOLE = Space()
+
+
 class Info(NamedTuple):
     """Sizes of one step: ‖∇ log-density‖, ‖drift‖ and ‖noise‖ (the last two as they moved the position)."""
 
@@ -54,7 +72,12 @@ class Info(NamedTuple):
 
 def norm(tree: PyTree) -> Array:
     """Euclidean norm over all leaves."""
-    return jnp.sqrt(sum(jnp.vdot(x, x) for x in jax.tree.leaves(tree)))
+    return jnp.sqrt(squared(tree))
+
+
+def squared(tree: PyTree) -> Array:
+    """Sum of squares over all leaves."""
+    return sum(jnp.vdot(x, x) for x in jax.tree.leaves(tree))  # type: ignore[return-value]
 
 
 def langevin(position: PyTree, drift: PyTree, noise: PyTree, step_size: Any, mirror: Mirror | None) -> PyTree:
@@ -64,6 +87,7 @@ def langevin(position: PyTree, drift: PyTree, noise: PyTree, step_size: Any, mir
     return mirror(moved) if mirror is not None else moved
 
 
-def step_info(grad: PyTree, drift: PyTree, noise: PyTree, step_size: Any) -> Info:
+def step_info(grad: PyTree, drift: PyTree, noise: PyTree, step_size: Any, space: Space = WHOLE) -> Info:
     """The :class:`Info` of a :func:`langevin` move."""
-    return Info(norm(grad), step_size * norm(drift), jnp.sqrt(2 * step_size) * norm(noise))
+    g, d, z = jnp.sqrt(space.total(jnp.stack([squared(grad), squared(drift), squared(noise)])))
+    return Info(g, step_size * d, jnp.sqrt(2 * step_size) * z)

@@ -9,7 +9,7 @@ from jax import Array, lax
 
 from hamcmc import _check
 from hamcmc.curvature import Memory, empty_memory, precondition, remember
-from hamcmc.samplers.base import Grad, Mirror, PyTree, Sampler, standard_normal
+from hamcmc.samplers.base import WHOLE, Grad, Mirror, PyTree, Sampler, Space
 
 
 class State(NamedTuple):
@@ -47,6 +47,7 @@ def hamcmc(
     damping: float = 0.0,
     cosine: float = 0.1,
     mirror: Mirror | None = None,
+    space: Space = WHOLE,
 ) -> Sampler:
     r"""Hessian Approximated MCMC.
 
@@ -69,6 +70,7 @@ def hamcmc(
         damping: λ ≥ 0; L-BFGS then approximates (∇²U + λI)⁻¹.
         cosine: c of the acceptance rule: a pair enters H only if sᵀy ≥ c‖s‖‖y‖ (in the metric's coordinates).
         mirror: map that folds a position back into its support (``posterior.mirror``).
+        space: where positions live; for positions spread over devices.
 
     Returns:
         A :class:`Sampler`.
@@ -77,7 +79,7 @@ def hamcmc(
         Şimşekli, Badeau, Cemgil and Richard, Stochastic quasi-Newton Langevin Monte Carlo, ICML 2016.
     """
     M = _check.at_least("memory", memory, 2)
-    move = quasi_newton(gamma=gamma, metric=metric, damping=damping, cosine=cosine, mirror=mirror)
+    move = quasi_newton(gamma=gamma, metric=metric, damping=damping, cosine=cosine, mirror=mirror, space=space)
 
     def init(position: PyTree) -> State:
         chains = jax.tree.map(lambda x: jnp.broadcast_to(x, (M, *x.shape)), position)
@@ -104,7 +106,13 @@ def hamcmc(
 
 
 def quasi_newton(
-    *, gamma: float | str, metric: PyTree | None, damping: float, cosine: float, mirror: Mirror | None
+    *,
+    gamma: float | str,
+    metric: PyTree | None,
+    damping: float,
+    cosine: float,
+    mirror: Mirror | None,
+    space: Space = WHOLE,
 ) -> Callable:
     """The move that HAMCMC and the naive sampler share, with its options checked.
 
@@ -120,8 +128,9 @@ def quasi_newton(
 
     def move(grad, key, theta, memory, slot, order, minibatch, step_size):
         g = grad(theta, minibatch)
-        z = standard_normal(key, theta)
-        p = precondition(memory, order[-1], order, scale_up(g), z, step_size, gamma=gamma, cosine=cosine)
+        z = space.normal(key, theta)
+        rule = {"gamma": gamma, "cosine": cosine, "total": space.total}
+        p = precondition(memory, order[-1], order, scale_up(g), z, step_size, **rule)
         new = jax.tree.map(jnp.add, theta, scale_up(p.displacement))
         if mirror is not None:
             new = mirror(new)

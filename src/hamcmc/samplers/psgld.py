@@ -9,7 +9,7 @@ from jax.flatten_util import ravel_pytree
 
 from hamcmc import _check
 from hamcmc.potential import Posterior
-from hamcmc.samplers.base import Info, Mirror, PyTree, Sampler, langevin, standard_normal, step_info
+from hamcmc.samplers.base import WHOLE, Info, Mirror, PyTree, Sampler, Space, langevin, step_info
 
 
 class State(NamedTuple):
@@ -28,6 +28,7 @@ def psgld(
     regularizer: float = 1e-5,
     correction: bool = False,
     mirror: Mirror | None = None,
+    space: Space = WHOLE,
 ) -> Sampler:
     r"""Preconditioned SGLD (RMSprop metric), with or without the correction term Γ.
 
@@ -50,6 +51,7 @@ def psgld(
         regularizer: λ > 0.
         correction: add Γ.
         mirror: map that folds a position back into its support (``posterior.mirror``).
+        space: where positions live; for positions spread over devices.
 
     Returns:
         A :class:`Sampler`.
@@ -97,10 +99,10 @@ def psgld(
         drift = jax.tree.map(jnp.multiply, h, g)
         if correction:
             drift = jax.tree.map(lambda d, h, v, dv: d + _gamma(h, v, dv), drift, h, v, dv)
-        z = standard_normal(key, theta)
+        z = space.normal(key, theta)
         noise = jax.tree.map(lambda h, z: jnp.sqrt(h) * z, h, z)
         position = langevin(theta, drift, noise, step_size, mirror)
-        return State(position, v, dv, state.step + 1), step_info(g, drift, noise, step_size)
+        return State(position, v, dv, state.step + 1), step_info(g, drift, noise, step_size, space)
 
     settings = {"sampler": "psgld", "decay": alpha, "regularizer": regularizer, "correction": correction}
     return Sampler(init, step, settings)

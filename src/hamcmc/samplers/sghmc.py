@@ -10,7 +10,7 @@ from jax import Array
 from jax.tree_util import all_leaves
 
 from hamcmc import _check
-from hamcmc.samplers.base import Grad, Info, Mirror, PyTree, Sampler, norm, standard_normal
+from hamcmc.samplers.base import WHOLE, Grad, Info, Mirror, PyTree, Sampler, Space, squared
 
 
 class State(NamedTuple):
@@ -21,7 +21,9 @@ class State(NamedTuple):
     step: Array
 
 
-def sghmc(grad: Grad, *, friction: float = 0.1, noise: Any = 0.0, mirror: Mirror | None = None) -> Sampler:
+def sghmc(
+    grad: Grad, *, friction: float = 0.1, noise: Any = 0.0, mirror: Mirror | None = None, space: Space = WHOLE
+) -> Sampler:
     r"""Stochastic gradient Hamiltonian Monte Carlo: underdamped Langevin dynamics.
 
     .. math::
@@ -51,6 +53,7 @@ def sghmc(grad: Grad, *, friction: float = 0.1, noise: Any = 0.0, mirror: Mirror
         noise: V, the variance of the stochastic gradient (N/n included), as a number or for each coordinate as a pytree
             like a position. It can be compensated up to εV = 2a / (2−a).
         mirror: map that folds a position back into its support (``posterior.mirror``).
+        space: where positions live; for positions spread over devices.
 
     Returns:
         A :class:`Sampler`.
@@ -68,13 +71,14 @@ def sghmc(grad: Grad, *, friction: float = 0.1, noise: Any = 0.0, mirror: Mirror
     def step(key, state: State, minibatch: PyTree, step_size) -> tuple[State, Info]:
         half = jnp.sqrt(step_size / 2)
         inject = lambda v, z: jnp.sqrt(jnp.maximum(1 - (1 - a) ** 2 - step_size / 2 * (2 - a) ** 2 * v, 0)) * z
-        z = jax.tree.map(inject, variances(state.position), standard_normal(key, state.position))
+        z = jax.tree.map(inject, variances(state.position), space.normal(key, state.position))
 
         position, p = fly(state.position, state.momentum, half, mirror)
         p = jax.tree.map(lambda p, z: ((1 - a) * p + z).astype(p.dtype), p, z)
         position, p = fly(position, p, half, mirror)
         g = grad(position, minibatch)
-        info = Info(norm(g), half * (2 - a) * norm(state.momentum), half * norm(z))
+        sizes = jnp.sqrt(space.total(jnp.stack([squared(g), squared(state.momentum), squared(z)])))
+        info = Info(sizes[0], half * (2 - a) * sizes[1], half * sizes[2])
         return State(position, kick(p, g, 2 * half), state.step + 1), info
 
     settings = {"sampler": "sghmc", "friction": a, "noise": noise if isinstance(noise, int | float) else "diagonal"}

@@ -5,16 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from hamcmc.samplers.base import (
-    Grad,
-    Info,
-    Mirror,
-    PyTree,
-    Sampler,
-    langevin,
-    standard_normal,
-    step_info,
-)
+from hamcmc.samplers.base import WHOLE, Grad, Info, Mirror, PyTree, Sampler, Space, langevin, step_info
 
 
 class State(NamedTuple):
@@ -24,7 +15,7 @@ class State(NamedTuple):
     step: Array
 
 
-def sgld(grad: Grad, *, mirror: Mirror | None = None) -> Sampler:
+def sgld(grad: Grad, *, mirror: Mirror | None = None, space: Space = WHOLE) -> Sampler:
     r"""Stochastic gradient Langevin dynamics.
 
     .. math:: θ_t = θ_{t-1} - ε_t ∇Ũ(θ_{t-1}) + η_t, \qquad η_t ∼ N(0, 2 ε_t I)
@@ -35,6 +26,7 @@ def sgld(grad: Grad, *, mirror: Mirror | None = None) -> Sampler:
     Args:
         grad: estimator of the gradient of the log-density, −∇Ũ, such as ``posterior.grad``.
         mirror: map that folds a position back into its support (``posterior.mirror``).
+        space: where positions live; for positions spread over devices.
 
     Returns:
         A :class:`Sampler`.
@@ -48,8 +40,8 @@ def sgld(grad: Grad, *, mirror: Mirror | None = None) -> Sampler:
 
     def step(key, state: State, minibatch: PyTree, step_size) -> tuple[State, Info]:
         g = grad(state.position, minibatch)
-        z = standard_normal(key, state.position)
+        z = space.normal(key, state.position)
         position = langevin(state.position, g, z, step_size, mirror)
-        return State(position, state.step + 1), step_info(g, g, z, step_size)
+        return State(position, state.step + 1), step_info(g, g, z, step_size, space)
 
     return Sampler(init, step, {"sampler": "sgld"})
