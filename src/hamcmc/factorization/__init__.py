@@ -1,0 +1,1 @@
+"""Factorization of ratings: from a file to predictions with intervals."""
