@@ -129,7 +129,7 @@ def _number(ids: Any) -> tuple[np.ndarray, Any]:
     numbers = ids.cast(pl.Int64, strict=False)
     if numbers.cast(pl.String).eq_missing(ids).all():
         order, places = np.unique(numbers.to_numpy(), return_inverse=True)
-        return order.astype(str), pl.Series(places.astype(np.int32))
+        return pl.Series(order).cast(pl.String).to_numpy().astype(str), pl.Series(places.astype(np.int32))
     names = ids.unique().sort()
     places = pl.Series(np.arange(len(names), dtype=np.int32))
     return names.to_numpy().astype(str), ids.replace_strict(names, places, return_dtype=pl.Int32)

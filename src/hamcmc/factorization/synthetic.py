@@ -33,7 +33,7 @@ def movielens_like(
 
     They are made up: each user rates at least 20 items (fewer if there are too few ratings for that), activity and
     popularity have heavy tails, and the noise is such that models do about as well as on MovieLens 1M: with 10 % held
-    out, biases alone had a test RMSE of 0.91 (defaults, seed 0), a Gibbs sampler of rank 10 one of 0.85, the truth 0.81.
+    out, biases alone had a test RMSE of 0.91 (defaults, seed 0), a Gibbs sampler of rank 10 had 0.85, the truth 0.81.
 
     Args:
         users: number of rows.
@@ -62,7 +62,7 @@ def movielens_like(
     for k in range(rank):
         centre += w[row, k] * h[column, k]
     value = np.clip(np.rint(centre + noise * rng.standard_normal(ratings)), 1, 5).astype(np.float32)
-    mean = 1 + sum(ndtr((centre - edge) / noise) for edge in (1.5, 2.5, 3.5, 4.5))
+    mean = 1 + np.sum([ndtr((centre - edge) / noise) for edge in (1.5, 2.5, 3.5, 4.5)], axis=0)
     names = (np.arange(1, n + 1).astype(str) for n in (users, items))
     made = Ratings(*names, row, column, value, test=np.zeros(ratings, bool))
     return Synthetic(made, mean.astype(np.float32), float(np.sqrt(np.mean((value - mean) ** 2))))
