@@ -1,0 +1,33 @@
+"""Compile the C++ kernels while the package is built; without a compiler it works too, with XLA's form of them.
+
+Environment: CXX names the compiler; CXXFLAGS are added last. A build for other machines than this one sets the oldest
+processor meant, as in ``CXXFLAGS=-march=x86-64-v2 pip wheel .``; the default is x86-64-v3 where this machine has it.
+"""
+
+import runpy
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class CompileKernels(BuildHookInterface):
+    """Makes ``hamcmc/native/_kernels.so`` and marks the wheel as made for this platform."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Called by hatchling before it collects the files of a wheel or an editable install."""
+        # By its file: the package and what it needs are not installed yet.
+        build = runpy.run_path(str(Path(self.root) / "src" / "hamcmc" / "native" / "build.py"))
+        build["LIBRARY"].unlink(missing_ok=True)  # never ship one that an earlier build has left
+        try:
+            import jax
+
+            build["compile_library"](jax.ffi.include_dir())
+        except (ImportError, OSError) as error:
+            self.app.display_warning(f"hamcmc is built without its C++ kernels, factorization will be slower: {error}")
+            return
+        build_data["artifacts"].append("src/hamcmc/native/_kernels.so")  # git ignores it
+        build_data["pure_python"] = False
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = f"py3-none-{platform}"  # it knows nothing of Python's version
