@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array, lax
 
 from hamcmc import _check, curvature
-from hamcmc.samplers.base import PyTree, norm, standard_normal
+from hamcmc.samplers.base import WHOLE, PyTree, Space, squared
 
 BASE_STEP = 0.1  # of the inverse curvature, for γ = "auto"; ε may be 1 then, and the base takes steps of εγ
 WHITE_STEP = 0.5  # once a dense metric was learned and all curvatures are alike
@@ -76,6 +76,7 @@ def resting_half(
     update: str,
     adapt: int,
     base_step: float = BASE_STEP,
+    space: Space = WHOLE,
 ) -> tuple[Callable[[PyTree], Spread | None], Callable[..., tuple[Resting, Spread | None]]]:
     """Check the options, and return (init, make): the start of a learned metric, and the function that makes H.
 
@@ -89,6 +90,8 @@ def resting_half(
     _check.one_of("update", update, ("block", "neighbours"))
     _check.at_least("adapt", adapt, 1)
     word = _check.one_of("metric", metric, METRICS) if isinstance(metric, str) else None
+    if space is not WHOLE and (gamma == "auto" or word in ("auto", "dense")):
+        raise ValueError("on several devices an ensemble takes a number for gamma, and no dense metric")
     if metric is not None and word is None:
         for leaf in jax.tree.leaves(metric):
             if not bool(jnp.all(jnp.isfinite(leaf) & (leaf > 0))):
@@ -118,8 +121,9 @@ def resting_half(
         elif word:
             root = _diagonal(spread or Spread(_mean_square(s), _mean_square(y), jnp.zeros(())))
         basis = jax.tree.map(lambda s, y: jnp.concatenate([s, y]), divide(s, root), multiply(y, root))
-        gram = curvature.inner(basis, basis)
-        mean, largest = _curvatures(gram, _size(resting))
+        fused = space.total(jnp.append(curvature.inner(basis, basis), float(_size(resting))))
+        gram, size = fused[:-1].reshape(2 * m, 2 * m), fused[-1]
+        mean, largest = _curvatures(gram, size)
         scale: Any = gamma
         if gamma == "auto":
             step = (
@@ -138,7 +142,7 @@ def resting_half(
     return init, make
 
 
-def displacement(key: Array, r: Resting, g: PyTree, step_size: Any) -> tuple[PyTree, PyTree]:
+def displacement(key: Array, r: Resting, g: PyTree, step_size: Any, space: Space = WHOLE) -> tuple[PyTree, PyTree]:
     """Drift ``ε H g`` and noise of each replica of the moving half, whose gradients g are.
 
     For a block factor the noise has covariance V (2ε − ε² VᵀAV) Vᵀ + (2εγ − ε²γ²ā) P Pᵀ, where VᵀAV is known of the
@@ -146,9 +150,10 @@ def displacement(key: Array, r: Resting, g: PyTree, step_size: Any) -> tuple[PyT
     rest as far as the curvatures there are alike, as after a good base metric.
     """
     key, own = jax.random.split(key)
-    z = standard_normal(key, g)
+    z = space.normal(key, g)
     scaled = multiply(g, r.root)
-    along_g, along_z = curvature.inner(r.basis, scaled).T, curvature.inner(r.basis, z).T
+    along = space.total(jnp.stack([curvature.inner(r.basis, scaled), curvature.inner(r.basis, z)]))
+    along_g, along_z = along[0].T, along[1].T
     if isinstance(r.factor, curvature.Block):
         shape = (along_z.shape[0], r.gram.shape[0] // 2)
         extra = jnp.sqrt(span_noise(r.factor, step_size)) * jax.random.normal(own, shape, r.gram.dtype)
@@ -220,9 +225,10 @@ def replica_axis(of_replica: Array, like: Array) -> Array:
     return of_replica.reshape(-1, *[1] * (like.ndim - 1))
 
 
-def rms_norm(tree: PyTree) -> Array:
-    """Root mean square over replicas of their Euclidean norms."""
-    return norm(tree) / jnp.sqrt(jax.tree.leaves(tree)[0].shape[0])
+def rms_norms(trees: tuple[PyTree, ...], space: Space = WHOLE) -> Array:
+    """For each tree the root mean square over replicas of their Euclidean norms."""
+    replicas = jax.tree.leaves(trees)[0].shape[0]
+    return jnp.sqrt(space.total(jnp.stack([squared(tree) for tree in trees])) / replicas)
 
 
 def multiply(tree: PyTree, root: Root) -> PyTree:
@@ -261,7 +267,7 @@ def helmert(m: int) -> np.ndarray:
     return rows / np.sqrt(j * (j + 1))[:, None]
 
 
-def _curvatures(gram: Array, size: int) -> tuple[Array, Array]:
+def _curvatures(gram: Array, size: Array) -> tuple[Array, Array]:
     """tr A / D and tr A² / tr A of the curvature A, from the Gram matrix of the contrasts; 0 where nothing is known.
 
     For independent contrasts with covariance A, E(y_iᵀy_j)² = tr A² and E|y_i|² = tr A. Dividing by sᵀy / D, which is

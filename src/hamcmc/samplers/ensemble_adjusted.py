@@ -23,7 +23,7 @@ from hamcmc.samplers.ensemble import (
     multiply,
     replica_axis,
     resting_half,
-    rms_norm,
+    rms_norms,
     span_noise,
 )
 
@@ -77,9 +77,7 @@ def adjusted(log_density: Callable, pairs: int, settings: dict, **options) -> Sa
         choose = lambda a, b: jnp.where(replica_axis(accept, a), a, b)
         moved = jax.tree.map(choose, (proposal, new, g_new), (x, old, g))
         info = Info(
-            rms_norm(g),
-            rms_norm(drift),
-            rms_norm(noise),
+            *rms_norms((g, drift, noise)),
             jnp.sum(r.factor.accepted),
             eigenvalue_bound(r),
             r.factor.gamma,

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from hamcmc.samplers.base import Grad, Mirror, PyTree, Sampler
+from hamcmc.samplers.base import WHOLE, Grad, Mirror, PyTree, Sampler, Space
 from hamcmc.samplers.ensemble import (
     Spread,
     check_replicas,
@@ -17,7 +17,7 @@ from hamcmc.samplers.ensemble import (
     joined,
     learning_steps,
     resting_half,
-    rms_norm,
+    rms_norms,
 )
 from hamcmc.samplers.ensemble_adjusted import adjusted as metropolis
 
@@ -64,6 +64,7 @@ def ensemble_hamcmc(
     adjusted: bool = False,
     log_density: Callable | None = None,
     mirror: Mirror | None = None,
+    space: Space = WHOLE,
 ) -> Sampler:
     r"""HAMCMC as an ensemble of two halves that move in turn.
 
@@ -103,6 +104,7 @@ def ensemble_hamcmc(
             only, with ``update="block"`` and without a mirror. Info then has the acceptance.
         log_density: ``log_density(position, data)``, for `adjusted`, such as ``posterior.log_density``.
         mirror: map that folds a position back into its support (``posterior.mirror``).
+        space: where positions live; for positions spread over devices.
 
     Returns:
         A :class:`Sampler` with 2(m+1) replicas; positions have a leading axis of that length.
@@ -124,7 +126,7 @@ def ensemble_hamcmc(
         if log_density is None or mirror is not None or update != "block":
             raise ValueError("adjusted needs log_density and update='block', and goes with no mirror: use a bijection")
         return metropolis(log_density, pairs, settings, **options)
-    start, make = resting_half(pairs, update=update, **options)
+    start, make = resting_half(pairs, update=update, space=space, **options)
     each = jax.vmap(grad, (0, None))
 
     def init(position: PyTree) -> State:
@@ -139,15 +141,13 @@ def ensemble_hamcmc(
         else:
             g, at_rest = state.grad, each(resting, minibatch)
         r, spread = make(resting, at_rest, state.spread)
-        drift, noise = displacement(key, r, g, step_size)
+        drift, noise = displacement(key, r, g, step_size, space)
         moved = jax.tree.map(lambda x, d, z: x + d + z, moving, drift, noise)
         if mirror is not None:
             moved = jax.vmap(mirror)(moved)
         kept = each(moved, minibatch) if fresh else at_rest
         info = Info(
-            rms_norm(g),
-            rms_norm(drift),
-            rms_norm(noise),
+            *rms_norms((g, drift, noise), space),
             jnp.sum(r.factor.accepted),
             eigenvalue_bound(r),
             r.factor.gamma,

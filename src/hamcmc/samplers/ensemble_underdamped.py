@@ -19,7 +19,7 @@ from hamcmc.samplers.ensemble import (
     multiply,
     replica_axis,
     resting_half,
-    rms_norm,
+    rms_norms,
 )
 from hamcmc.samplers.ensemble_hamcmc import Info
 from hamcmc.samplers.sghmc import kick, open_fraction
@@ -131,9 +131,7 @@ def ensemble_underdamped(
             anew = standard_normal(key_fold, p)
             p = jax.tree.map(lambda new, p: jnp.where(replica_axis(outside, p), new, p), anew, p)
         info = Info(
-            rms_norm(state.grad),
-            rms_norm(drift),
-            rms_norm(noise),
+            *rms_norms((state.grad, drift, noise)),
             jnp.sum(r.factor.accepted),
             eigenvalue_bound(r),
             r.factor.gamma,

@@ -1,0 +1,1 @@
+"""Factorization on many devices: the block partition, the sharded step, start-up of several processes."""

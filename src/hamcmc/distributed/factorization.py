@@ -1,0 +1,375 @@
+"""The sharded program: sweeps of gradient steps on parts of the matrix, each closed by Gibbs draws and predictions.
+
+A device keeps its row blocks of W, with their ratings, for good. At each step it needs, for each of its row blocks b,
+the column block (b + p) mod B of H, where p is the part drawn for the step: those blocks travel, and with them all that
+the sampler remembers of them. What a step needs to know of the whole position is one sum over the devices.
+
+Noise depends on the number of a row alone, and parts on the seed, so the draws do not depend on the number of devices,
+up to the rounding of sums.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import DictKey, tree_map_with_path
+
+from hamcmc import native
+from hamcmc.distributed.partition import Partition
+from hamcmc.models.gaussian_mf import Hyper, Layout, Prior, Sums, gibbs
+from hamcmc.native import Blocks
+from hamcmc.samplers.base import Sampler, Space
+
+PyTree = Any
+AXIS = "blocks"
+SIDES = ("W", "H")
+MakeSampler = Callable[[Any, Space], Sampler]
+
+
+class Data(NamedTuple):
+    """Ratings by row block, less their mean: those to learn from, and those held out."""
+
+    train: Blocks
+    test: Blocks
+
+
+class Carry(NamedTuple):
+    """All that goes from one sweep to the next.
+
+    Attributes:
+        state: of the sampler, in the coordinates θ/√d of the base metric.
+        root: √d, as a position.
+        hyper: hyper-parameters.
+        predicted: running sum over draws of the predictions of held-out ratings, (B, n).
+        draws: how many predictions it has.
+        iteration: steps taken.
+    """
+
+    state: Any
+    root: PyTree
+    hyper: Hyper
+    predicted: Array
+    draws: Array
+    iteration: Array
+
+
+class Trace(NamedTuple):
+    """What a sweep tells: test errors of its own draw and of the mean over draws, training error, hyper-parameters."""
+
+    rmse_draw: Array
+    rmse: Array
+    train_rmse: Array
+    hyper: Hyper
+    info: Any
+
+
+class Program(NamedTuple):
+    """The compiled functions of a run.
+
+    Attributes:
+        begin: ``(position, root, hyper, zeros for predictions) -> carry``.
+        visit: ``(carry, data, keys, steps, collect) -> (carry, traces)``, a fixed number of sweeps.
+        position: ``carry -> {"W": (…, B, rows, width), "H": …}`` in the coordinates of the model.
+        mesh: of devices.
+    """
+
+    begin: Callable
+    visit: Callable
+    position: Callable
+    mesh: Mesh
+
+
+class Keys(NamedTuple):
+    """Keys for each use of randomness."""
+
+    part: Array
+    step: Array
+    gibbs: Array
+
+
+def keys(seed: int) -> Keys:
+    """The keys of a run."""
+    return Keys(*jax.random.split(jax.random.key(seed), len(Keys._fields)))
+
+
+def build(
+    p: Partition,
+    columns: Layout,
+    make: MakeSampler,
+    step_size: float,
+    *,
+    devices: Any,
+    sample_hyper: bool,
+    prior: Prior = Prior(),
+    sweeps: int = 1,
+    threads: int = 1,
+) -> Program:
+    """Compile the program for one partition and one number of devices.
+
+    Args:
+        p: the partition of the training ratings.
+        columns: what the columns of the factors mean.
+        make: ``(posterior, space) -> sampler``; the posterior has ``grad`` and what pSGLD asks of it.
+        step_size: ε, constant.
+        devices: the mesh; their number divides the number of blocks.
+        sample_hyper: whether sweeps end with a draw of the hyper-parameters.
+        prior: their prior.
+        sweeps: how many sweeps a visit has.
+        threads: of the kernel, for each device.
+    """
+    B, P = p.blocks, len(devices)
+    if B % P:
+        raise ValueError(f"the number of devices must divide the number of blocks: {B} blocks on {P} devices")
+    q, size = B // P, int(p.parts.sum())
+    rows, shape = {"W": p.rows, "H": p.columns}, (len(p.rows.block), len(p.columns.block))
+    mesh = Mesh(np.asarray(devices), (AXIS,))
+    sizes = jnp.asarray(p.parts, jnp.float32)
+    bounds = jnp.asarray(np.cumsum(p.parts) / max(size, 1), jnp.float32)
+    free = {s: jnp.asarray(columns.free(s)) for s in SIDES}
+    first = lambda: lax.axis_index(AXIS) * q if P > 1 else 0  # the number of the device's first block
+    total = (lambda x: lax.psum(x, AXIS)) if P > 1 else (lambda x: x)
+
+    def blocks_at(side: str, shift: Any) -> Array:
+        """The numbers of the blocks in the device's slots."""
+        slots = first() + jnp.arange(q)
+        return (slots + shift) % B if side == "H" else slots
+
+    def mask(side: str, shift: Any) -> Array:
+        """1 where a number is a parameter, and not padding or a constant."""
+        places = rows[side].counts.shape[1]
+        there = jnp.arange(places) < jnp.asarray(rows[side].sizes)[blocks_at(side, shift)][:, None]
+        return there[..., None] * free[side]
+
+    def space_at(shift: Any) -> Space:
+        def normal(key, like):
+            def side(s, key, x):
+                places = x.shape[-2]
+                numbers = (blocks_at(s, shift)[:, None] * places + jnp.arange(places)).astype(jnp.uint32)
+                draw = lambda key: native.normal(jax.random.key_data(key), numbers, x.shape[-1], threads=threads)
+                z = draw(key) if x.ndim == 3 else jax.vmap(draw)(jax.random.split(key, x.shape[0]))
+                return (z * mask(s, shift)).astype(x.dtype)
+
+            return {s: side(s, key, like[s]) for s, key in zip(SIDES, jax.random.split(key))}
+
+        return Space(total, normal)
+
+    def iteration(train: Blocks, root: PyTree, hyper: Hyper, key: Array, state: Any, part: Array, shift: Any):
+        """One step of the sampler on a part, with H's blocks where `shift` says."""
+        posterior = PartPosterior(
+            lambda W, H: gradient_of_part(train, W, H, part, resting=P == 1, threads=threads),
+            root,
+            hyper,
+            {s: mask(s, shift) for s in SIDES},
+            sizes[part],
+            size,
+        )
+        return make(posterior, space_at(shift)).step(key, state, None, step_size)
+
+    def steps_of_sweep(carry: Carry, train: Blocks, keys: Keys, steps: Array) -> tuple[Carry, Any]:
+        def one(i, moving):
+            t, shift, state, root, _ = moving
+            part = jnp.searchsorted(bounds, jax.random.uniform(jax.random.fold_in(keys.part, t)), side="right")
+            part = jnp.minimum(part, B - 1).astype(jnp.int32)
+            if P > 1:
+                (state, root), shift = travel((state, root), (part - shift) % B, B, P), part
+            state, info = iteration(train, root, carry.hyper, jax.random.fold_in(keys.step, t), state, part, shift)
+            return t + 1, shift, state, root, info
+
+        start = carry.iteration, jnp.zeros((), jnp.int32), carry.state, carry.root
+        shapes = jax.eval_shape(lambda s: one(0, (*s, None))[-1], start)
+        t, shift, state, root, info = lax.fori_loop(
+            0, steps, one, (*start, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
+        )
+        if P > 1:
+            state, root = travel((state, root), (-shift) % B, B, P)
+        return carry._replace(state=state, root=root, iteration=t), info
+
+    def look(position: PyTree, data: Data) -> tuple[Array, Array]:
+        """Σe² of the device's training ratings and predictions of its held-out ones, as H passes by once."""
+
+        def one(part, so_far):
+            H, error, predicted = so_far
+            here = jnp.roll(H, -part, 0) if P == 1 else H
+            error += native.squared_error(position["W"], here, data.train, part, threads=threads)[1].sum()
+            predicted += native.predict(position["W"], here, data.test, part, threads=threads)
+            return H if P == 1 else ring_shift(H, 1, B, P), error, predicted
+
+        dtype = position["W"].dtype
+        start = position["H"], jnp.zeros((), dtype), jnp.zeros(data.test.columns.shape, dtype)
+        return lax.fori_loop(0, B, one, start)[1:]
+
+    def close(carry: Carry, data: Data, keys: Keys, collect: Array, info: Any) -> tuple[Carry, Trace]:
+        """Draw the hyper-parameters, and see how well the draw predicts."""
+        theta = jax.tree.map(jnp.multiply, carry.state.position, carry.root)
+        if theta["W"].ndim == 3:
+            one, (error, predicted) = theta, look(theta, data)
+        else:  # the hyper-parameters follow one replica after the other
+            errors, predictions = lax.map(lambda replica: look(replica, data), theta)
+            replica = carry.draws % len(errors)
+            one = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, replica, keepdims=False), theta)
+            error, predicted = errors[replica], predictions.mean(0)
+        there = jnp.arange(data.test.columns.shape[1]) < data.test.indptr[:, -1, -1:]
+        summed = carry.predicted + collect * predicted
+        draws = carry.draws + collect
+        mean = jnp.where(draws > 0, summed / jnp.maximum(draws, 1), predicted)
+        squares = lambda x: jnp.sum(there * (data.test.values - x) ** 2)
+        moments = [f(one[s] * mask(s, 0)) for s in SIDES for f in (column_sum, lambda x: column_sum(x * x))]
+        fused = total(jnp.concatenate([jnp.stack([error, squares(predicted), squares(mean), there.sum()]), *moments]))
+        (error, of_draw, of_mean, held_out), moments = fused[:4], jnp.split(fused[4:], 4)
+        hyper = carry.hyper
+        if sample_hyper:
+            sums, key = Sums(error, *moments), jax.random.fold_in(keys.gibbs, carry.iteration)
+            hyper = gibbs(key, sums, size, shape, columns, prior)
+        rmse = lambda squared, n: jnp.sqrt(squared / jnp.maximum(n, 1))
+        carry = carry._replace(hyper=hyper, predicted=summed, draws=draws)
+        return carry, Trace(rmse(of_draw, held_out), rmse(of_mean, held_out), rmse(error, size), hyper, info)
+
+    def visit(carry: Carry, data: Data, keys: Keys, steps: Array, collect: Array) -> tuple[Carry, Trace]:
+        def sweep(carry, _):
+            carry, info = steps_of_sweep(carry, data.train, keys, steps)
+            return close(carry, data, keys, collect, info)
+
+        return lax.scan(sweep, carry, length=sweeps)
+
+    def begin(position: PyTree, root: PyTree, hyper: Hyper, predicted: Array) -> Carry:
+        nothing = make(PartPosterior(None, root, hyper, None, 1.0, size), Space(total))  # type: ignore[arg-type]
+        state = nothing.init(jax.tree.map(jnp.divide, position, root))
+        return Carry(state, root, hyper, predicted, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+
+    def compiled(carry, data, keys, steps, collect):
+        if P == 1:
+            return visit(carry, data, keys, steps, collect)
+        carries = specs(carry)._replace(predicted=PartitionSpec(AXIS))
+        ratings = jax.tree.map(lambda _: PartitionSpec(AXIS), data)
+        whole = lambda tree: jax.tree.map(lambda _: PartitionSpec(), tree)
+        return jax.shard_map(
+            visit,
+            mesh=mesh,
+            in_specs=(carries, ratings, whole(keys), PartitionSpec(), PartitionSpec()),
+            out_specs=(carries, PartitionSpec()),
+            check_vma=False,
+        )(carry, data, keys, steps, collect)
+
+    return Program(
+        jax.jit(begin),
+        jax.jit(compiled, donate_argnums=0),
+        jax.jit(lambda carry: jax.tree.map(jnp.multiply, carry.state.position, carry.root)),
+        mesh,
+    )
+
+
+class PartPosterior:
+    """The posterior of W and H as a sampler sees it through one part, in the coordinates θ/√d of the base metric.
+
+    A part is drawn with probability |Ω|/N, so N/|Ω| times its gradient is unbiased.
+    """
+
+    log_likelihood = True  # it has one
+
+    def __init__(self, likelihood: Callable, root: PyTree, hyper: Hyper, mask: PyTree, part_size: Any, size: int):
+        self.likelihood, self.root, self.hyper, self.mask = likelihood, root, hyper, mask
+        self.part_size, self.size = part_size, size
+
+    def mean_likelihood_grad(self, position: PyTree, _: Any = None) -> PyTree:
+        """Mean over the part's ratings of the gradient of the log-likelihood."""
+        gradients = self.likelihood(*(position[s] * self.root[s] for s in SIDES))
+        weight = self.hyper.noise / jnp.maximum(self.part_size, 1)
+        return {s: weight * g * self.mask[s] * self.root[s] for s, g in zip(SIDES, gradients)}
+
+    def combine(self, position: PyTree, mean: PyTree) -> PyTree:
+        """The gradient of the log-density from that of the mean log-likelihood."""
+        h = self.hyper
+        prior = {"W": (h.W_precision, h.W_mean), "H": (h.H_precision, h.H_mean)}
+
+        def side(s):
+            precision, centre = prior[s]
+            pull = precision * (centre - position[s] * self.root[s]) * self.mask[s] * self.root[s]
+            return (self.size * mean[s] + pull).astype(position[s].dtype)
+
+        return {s: side(s) for s in SIDES}
+
+    def grad(self, position: PyTree, _: Any = None) -> PyTree:
+        """Unbiased estimate of the gradient of the log-density."""
+        return self.combine(position, self.mean_likelihood_grad(position))
+
+
+def gradient_of_part(train: Blocks, W: Array, H: Array, part: Array, *, resting: bool, threads: int):
+    """Σ e h and Σ e w over a part. On one device H rests, and is turned only for the kernel."""
+    here = jnp.roll(H, -part, 0) if resting else H
+    of_W, of_H, _ = native.gradient(W, here, train, part, threads=threads)
+    return of_W, jnp.roll(of_H, part, 0) if resting else of_H
+
+
+def metric_root(p: Partition, columns: Layout, hyper: Hyper) -> PyTree:
+    """√d of the row-count metric: d = 1 / (λ + τ n E h²) for each number, the inverse of its expected curvature."""
+    second = {
+        "W": hyper.H_mean**2 + columns.free("H") / jnp.maximum(hyper.H_precision, 1e-30) + columns.constant("H"),
+        "H": hyper.W_mean**2 + columns.free("W") / jnp.maximum(hyper.W_precision, 1e-30) + columns.constant("W"),
+    }
+    own = {"W": (p.rows, hyper.W_precision), "H": (p.columns, hyper.H_precision)}
+
+    def side(s):
+        side, precision = own[s]
+        curvature = precision + hyper.noise * jnp.asarray(side.counts, jnp.float32)[..., None] * second[s]
+        return jnp.where(columns.free(s) > 0, 1 / jnp.sqrt(curvature), 1.0).astype(jnp.float32)
+
+    return {s: side(s) for s in SIDES}
+
+
+def specs(tree: PyTree) -> PyTree:
+    """How leaves are spread: those of W and H by blocks, their third axis from the end; others are everywhere."""
+
+    def spec(path, x):
+        if any(isinstance(k, DictKey) and k.key in SIDES for k in path):
+            return PartitionSpec(*[None] * (x.ndim - 3), AXIS)
+        return PartitionSpec()
+
+    return tree_map_with_path(spec, tree)
+
+
+def travel(tree: PyTree, shift: Array, B: int, P: int) -> PyTree:
+    """Move all that belongs to H on by `shift` blocks, in one message."""
+    leaves, structure = jax.tree.flatten_with_path(tree)
+    moving = [i for i, (path, _) in enumerate(leaves) if any(isinstance(k, DictKey) and k.key == "H" for k in path)]
+    by_slot = [jnp.moveaxis(leaves[i][1], -3, 0) for i in moving]
+    q = by_slot[0].shape[0]
+    packed = jnp.concatenate([x.reshape(q, -1) for x in by_slot], 1)
+    # Who sends to whom must be known when the program is compiled: one branch for each shift.
+    packed = lax.switch(shift, [partial(ring_shift, shift=s, B=B, P=P) for s in range(B)], packed)
+    pieces = jnp.split(packed, np.cumsum([x.size // q for x in by_slot])[:-1], axis=1)
+    new = [x for _, x in leaves]
+    for i, piece, old in zip(moving, pieces, by_slot):
+        new[i] = jnp.moveaxis(piece.reshape(old.shape), 0, -3)
+    return structure.unflatten(new)
+
+
+def ring_shift(x: Array, shift: int, B: int, P: int) -> Array:
+    """Slot b gets what slot (b + shift) mod B had; each device has B/P slots, in order."""
+    q = B // P
+    far, near = divmod(shift % B, q)
+    pull = lambda y, far: lax.ppermute(y, AXIS, [((d + far) % P, d) for d in range(P)]) if far % P else y
+    if not near:
+        return pull(x, far)
+    return jnp.concatenate([pull(x[near:], far), pull(x[:near], far + 1)])
+
+
+def column_sum(x: Array) -> Array:
+    """Sum over blocks and places."""
+    return x.sum((0, 1))
+
+
+def shard(mesh: Mesh, tree: PyTree, spec: PyTree) -> PyTree:
+    """Put host arrays on the mesh; each process only touches what its own devices hold."""
+
+    def leaf(x, s):
+        sharding = NamedSharding(mesh, s)
+        if mesh.size == 1:
+            return jax.device_put(x, sharding.mesh.devices.item())
+        return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
+
+    return jax.tree.map(leaf, tree, spec)
