@@ -63,8 +63,8 @@ def movielens_like(
         centre += w[row, k] * h[column, k]
     value = np.clip(np.rint(centre + noise * rng.standard_normal(ratings)), 1, 5).astype(np.float32)
     mean = 1 + np.sum([ndtr((centre - edge) / noise) for edge in (1.5, 2.5, 3.5, 4.5)], axis=0)
-    names = (np.arange(1, n + 1).astype(str) for n in (users, items))
-    made = Ratings(*names, row, column, value, test=np.zeros(ratings, bool))
+    names = [np.arange(1, n + 1).astype(f"U{len(str(n))}") for n in (users, items)]
+    made = Ratings(names[0], names[1], row, column, value, test=np.zeros(ratings, bool))
     return Synthetic(made, mean.astype(np.float32), float(np.sqrt(np.mean((value - mean) ** 2))))
 
 

@@ -1,0 +1,270 @@
+"""From the draws of a factorization to predictions of ratings, with intervals.
+
+Given a draw, the rating of user i and item j is normal with mean ``g + b_i + c_j + w_i·h_j`` and variance ``1/τ``. A
+prediction is the mixture of these normals over all draws, so that its interval holds both the spread of the
+posterior and the noise of a new rating. A row that the run has not seen is integrated over its prior in each draw.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from hamcmc import _check
+from hamcmc.factorization import ratings as ratings_files
+from hamcmc.factorization.ratings import Ratings, RatingsError
+from hamcmc.record import Array, RunError, open_store, read_settings
+
+ENTRIES = 2**24  # draws × pairs held at once
+CACHED = 2**18  # of them while a quantile is searched: what the processor's cache holds
+SMALL = ("W_mean", "W_precision", "H_mean", "H_precision", "noise_precision")
+BIASES = ("row_bias", "column_bias")
+MODELS = ("paper", "full")
+
+
+class Predictions(NamedTuple):
+    """What new ratings of some pairs are expected to be.
+
+    Attributes:
+        mean: their expectations.
+        sd: their standard deviations, noise included.
+        low: lower ends of the central intervals.
+        high: upper ends.
+        known: whether the run has seen both the user and the item.
+    """
+
+    mean: np.ndarray
+    sd: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    known: np.ndarray
+
+
+class Factorization:
+    """The draws of a factorization run; :func:`load` opens one. Draws stay on disk and are read as they are needed.
+
+    Attributes:
+        settings: what was asked (``run.json``).
+        ratings: the ratings of the run, training and test.
+        draws: stored draws of each chain.
+    """
+
+    def __init__(self, settings: dict[str, Any], ratings: Ratings, root: Any):
+        self.settings, self.ratings, self._root = settings, ratings, root["posterior"]
+        noise = np.asarray(self._root["noise_precision"][:])
+        self.chains = len(noise)
+        self.draws = int(np.argmin(np.append(np.isfinite(noise).all(axis=0), False)))  # the others are still to come
+        if not self.draws:
+            raise RunError("the run has no draws yet")
+        full = settings["model"] == "full"
+        names = [*SMALL, *(f"{b}_{p}" for b in BIASES for p in ("mean", "precision") if full)]
+        self._small = {n: self._flat(np.asarray(self._root[n][:, : self.draws])) for n in names}
+        self._biases = BIASES if full else ()
+
+    @property
+    def samples(self) -> int:
+        """Draws of all chains."""
+        return self.chains * self.draws
+
+    def predict(self, users: Any, items: Any, *, level: float = 0.9, clip: bool = False) -> Predictions:
+        """Predict the rating of each user for the item beside it.
+
+        Args:
+            users: ids, as in the file of ratings; an id that is not in there falls back to the prior of the rows.
+            items: as many ids of items.
+            level: probability of the central interval between `low` and `high`.
+            clip: cut mean and interval to the range of the ratings.
+        """
+        users, items = (np.atleast_1d(np.asarray(x)).astype(str) for x in (users, items))
+        if users.shape != items.shape or users.ndim != 1:
+            raise ValueError(f"users and items must be lists of one length, got {users.shape} and {items.shape}")
+        return self._predict(_places(self.ratings.users, users), _places(self.ratings.items, items), level, clip)
+
+    def recommend(
+        self, user: Any, top: int = 10, *, include_rated: bool = False, level: float = 0.9, clip: bool = False
+    ) -> tuple[np.ndarray, Predictions]:
+        """The items with the largest expected ratings of a user, best first, and their predictions.
+
+        Args:
+            user: an id; one that is not known gets what suits the average user.
+            top: how many.
+            include_rated: whether items that the user has rated, in training or test, may be among them.
+            level: probability of the intervals.
+            clip: cut mean and interval to the range of the ratings.
+        """
+        _check.at_least("top", top, 1)
+        (row,) = _places(self.ratings.users, np.array([str(user)]))
+        candidates = np.ones(len(self.ratings.items), bool)
+        if row >= 0 and not include_rated:
+            candidates[self.ratings.column[self.ratings.row == row]] = False
+        items = np.flatnonzero(candidates)
+        mean = np.concatenate(
+            [m.mean(0) for _, m, _ in self._normals(np.full(len(items), row), items)] or [np.empty(0)]
+        )
+        best = items[np.argsort(-mean, kind="stable")[:top]]
+        return np.asarray(self.ratings.items)[best], self._predict(np.full(len(best), row), best, level, clip)
+
+    def rmse(self, *, clip: bool = False) -> float:
+        """Root mean square error of the expected ratings on the test set."""
+        mean, _, value = self._held_out
+        return float(np.sqrt(np.mean((self._clip(mean, clip) - value) ** 2)))
+
+    def coverage(self, levels: Sequence[float] = (0.5, 0.8, 0.9, 0.95)) -> np.ndarray:
+        """The share of test ratings inside their central interval, for each nominal level."""
+        _, rank, _ = self._held_out
+        return np.array([np.mean(np.abs(rank - 0.5) <= level / 2) for level in levels])
+
+    @cached_property
+    def _held_out(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Expectation of each test rating, its rank (the predictive distribution function at its value), its value."""
+        test = np.flatnonzero(self.ratings.test)
+        if not len(test):
+            raise RunError("the run holds out no ratings")
+        row, column, value = (np.asarray(x[test]) for x in (self.ratings.row, self.ratings.column, self.ratings.value))
+        mean, rank = np.empty(len(test)), np.empty(len(test))
+        for part, centre, variance in self._normals(row, column):
+            mean[part] = centre.mean(0)
+            rank[part] = ndtr((value[part] - centre) / np.sqrt(variance)).mean(0)
+        return mean, rank, value
+
+    def _predict(self, row: np.ndarray, column: np.ndarray, level: float, clip: bool) -> Predictions:
+        if not 0 < level < 1:
+            raise ValueError(f"level must be between 0 and 1, got {level!r}")
+        known = (row >= 0) & (column >= 0)
+        mean, sd, low, high = np.empty((4, len(row)))
+        for group in (known, ~known):
+            pairs = np.flatnonzero(group)
+            for part, centre, variance in self._normals(row[pairs], column[pairs]):
+                here = pairs[part]
+                mean[here] = centre.mean(0, dtype=np.float64)
+                sd[here] = np.sqrt(centre.var(0, dtype=np.float64) + variance.mean(0, dtype=np.float64))
+                for end, p in ((low, (1 - level) / 2), (high, (1 + level) / 2)):
+                    end[here] = mixture_quantile(p, centre, np.sqrt(variance))
+        mean, low, high = (self._clip(x, clip) for x in (mean, low, high))
+        return Predictions(mean, sd, low, high, known)
+
+    def _clip(self, x: np.ndarray, clip: bool) -> np.ndarray:
+        return np.clip(x, *self.settings["rating_range"]) if clip else x
+
+    def _normals(self, row: np.ndarray, column: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """Parts of the pairs, with mean and variance of each pair's rating in each draw: (draw, pair).
+
+        The variance is (draw, 1) if all rows and columns are known. Places of -1 are unknown.
+        """
+        most = max(1, ENTRIES // self.samples)
+        for start in range(0, len(row), most):
+            part = slice(start, min(start + most, len(row)))
+            yield part, *self._part(row[part], column[part])
+
+    def _part(self, row: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        new_row, new_column = row < 0, column < 0
+        new = bool(new_row.any() or new_column.any())
+        mean = np.empty((self.samples, len(row)), np.float32)
+        variance = np.empty((self.samples, len(row) if new else 1), np.float32)
+        small = {n: iter(x) for n, x in self._small.items()}
+        rows, columns = self._blocks("W", "row_bias", row), self._blocks("H", "column_bias", column)
+        # Chain by chain would read each chunk of the store once per chain: the order is (draw, chain).
+        for s, ((w, b), (h, c)) in enumerate(zip(rows, columns)):
+            at = {n: next(x) for n, x in small.items()}
+            variance[s] = 1 / at["noise_precision"]
+            if new:
+                w[new_row], h[new_column] = at["W_mean"], at["H_mean"]
+                v, u = (np.outer(n, 1 / at[p]) for n, p in ((new_row, "W_precision"), (new_column, "H_precision")))
+                variance[s] += (v * h**2 + u * w**2 + u * v).sum(1)
+            mean[s] = self.settings["global_mean"] + np.einsum("pk,pk->p", w, h)
+            for name, bias, unseen in zip(self._biases, (b, c), (new_row, new_column)):
+                if new:
+                    bias[unseen] = at[f"{name}_mean"]
+                    variance[s] += unseen / at[f"{name}_precision"]
+                mean[s] += bias
+        return mean, variance
+
+    def _blocks(self, factor: str, bias: str, places: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
+        """For each draw, the factors and biases at the places; anything at those that are unknown."""
+        wanted, back = np.unique(np.maximum(places, 0), return_inverse=True)
+        step = self._root[factor].chunks[1]
+        for start in range(0, self.draws, step):
+            stop = min(start + step, self.draws)
+            w, b = (self._read(n, start, stop, wanted) for n in (factor, bias if self._biases else None))
+            for s in range(self.chains * (stop - start)):
+                yield w[s][back], None if b is None else b[s][back]
+
+    def _read(self, name: str | None, start: int, stop: int, wanted: np.ndarray) -> Any:
+        if name is None:
+            return None
+        array = self._root[name]
+        if 4 * len(wanted) > array.shape[2]:  # picking from the store is slower than from memory
+            return self._flat(np.asarray(array[:, start:stop]))[:, wanted]
+        return self._flat(np.asarray(array.oindex[slice(None), slice(start, stop), wanted]))
+
+    def _flat(self, x: np.ndarray) -> np.ndarray:
+        """(chain, draw, …) as (draw · chain, …)."""
+        return np.moveaxis(x, 0, 1).reshape(-1, *x.shape[2:])
+
+
+def load(run: str | os.PathLike) -> Factorization:
+    """Open the directory of a factorization run, complete or not."""
+    run = Path(run)
+    settings = read_settings(run)
+    if settings.get("model") not in MODELS:
+        raise RunError(f"{run} is not a factorization: it was not made by 'hamcmc factorize'")
+    try:
+        ratings = ratings_files.load(run / "ratings")
+    except RatingsError as error:
+        raise RunError(str(error)) from error
+    biases = BIASES if settings["model"] == "full" else ()
+    names = ("W", "H", *SMALL, *biases, *(f"{b}_{p}" for b in biases for p in ("mean", "precision")))
+    root = open_store(run / "draws.zarr", [Array("posterior", n, (), "") for n in names], 1, "r")
+    for name, ids in (("W", ratings.users), ("H", ratings.items)):
+        shape = root[f"posterior/{name}"].shape[2:]
+        if shape != (len(ids), settings["rank"]):
+            raise RunError(f"{run} is damaged: {name} is {shape}, and should be {(len(ids), settings['rank'])}")
+    return Factorization(settings, ratings, root)
+
+
+def mixture_quantile(p: float, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
+    """The p-quantile of equal mixtures of normals, one mixture per column; Newton's method within a bracket.
+
+    Args:
+        p: a probability.
+        mean: (component, mixture).
+        sd: (component, mixture) or (component, 1).
+    """
+    columns = max(1, CACHED // len(mean))
+    if mean.shape[1] > columns:
+        parts = [slice(start, start + columns) for start in range(0, mean.shape[1], columns)]
+        return np.concatenate([mixture_quantile(p, mean[:, c], sd if sd.shape[1] == 1 else sd[:, c]) for c in parts])
+    ends = mean + ndtri(p).astype(mean.dtype) * sd
+    low, high = ends.min(0), ends.max(0)  # where no component, and where every component has reached p
+    width = np.sqrt(mean.var(0) + (sd**2).mean(0))
+    found = np.clip(mean.mean(0) + ndtri(p) * width, low, high).astype(np.float64)
+    finest = np.broadcast_to(sd.min(0), low.shape)
+    active = np.flatnonzero(high > low)
+    for _ in range(60):
+        if not len(active):
+            break
+        scale = sd if sd.shape[1] == 1 else sd[:, active]
+        x = found[active]
+        z = (x.astype(mean.dtype) - mean[:, active]) / scale
+        excess = ndtr(z).mean(0, dtype=np.float64) - p
+        density = (np.exp(-0.5 * z * z) / scale).mean(0, dtype=np.float64) / np.sqrt(2 * np.pi)
+        low[active], high[active] = np.where(excess < 0, x, low[active]), np.where(excess > 0, x, high[active])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            newton = x - excess / density
+        inside = (newton >= low[active]) & (newton <= high[active])
+        found[active] = np.where(inside, newton, (low[active] + high[active]) / 2)
+        # Newton's method doubles the digits: after a step of 1e-3 sd the rest is below single precision.
+        active = active[np.abs(found[active] - x) > 1e-3 * finest[active]]
+    return found
+
+
+def _places(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The place of each wanted id among the ids, -1 if it is not there."""
+    ids = np.asarray(ids)
+    order = np.argsort(ids)
+    at = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
+    return np.where(ids[at] == wanted, at, -1)
