@@ -241,7 +241,7 @@ class _Source:
             if any(self.names.values()) or not 3 <= len(head) <= 4 or not _is_number(head[2]):
                 raise
             self.header, place = False, {name: i for i, name in enumerate(self.names)}
-        options: dict[str, Any] = {"has_header": False, "infer_schema": False}
+        options: dict[str, Any] = {"has_header": False, "infer_schema": False, "skip_lines": number - 1}
         columns = [f"column_{i + 1}" for i in range(self.fields)]
         try:
             if self.separator == "::":
@@ -257,7 +257,7 @@ class _Source:
             raise self._explain(error) from error
         texts = {name: pl.col(columns[i]).str.strip_chars() for name, i in place.items()}
         blank = pl.all_horizontal(pl.all().is_null() | (pl.all().str.strip_chars() == ""))
-        line = pl.int_range(pl.len(), dtype=pl.Int64)
+        line = pl.int_range(pl.len(), dtype=pl.Int64) + number - 1
         frame = frame.select(**texts, line=line, blank=blank).filter(~pl.col("blank"))
         return frame[1:] if self.header else frame
 
@@ -274,7 +274,7 @@ class _Source:
         for name, i in place.items():
             column = frame[list(head)[i]]
             if name == "rating":
-                if not (column.dtype.is_numeric() or column.dtype == pl.String):
+                if not (column.dtype.is_numeric() or column.dtype in (pl.String, pl.Null)):
                     raise RatingsError(f"{self.path}: the column {column.name!r} has no numbers, but {column.dtype}")
                 columns[name] = column
                 continue
@@ -302,7 +302,7 @@ class _Source:
         number = 0
         try:
             for number, fields in self._records():
-                if len(fields) not in (0, self.fields):
+                if len(fields) != self.fields and any(f.strip() for f in fields):
                     return RatingsError(f"{self.path}:{number}: {len(fields)} fields where {self.fields} belong")
         except csv.Error as wrong:
             return RatingsError(f"{self.path}:{number + 1}: {wrong}")

@@ -1,0 +1,452 @@
+"""A factorization run: from ratings to draws on disk, on one device or many.
+
+The directory is that of any run (:mod:`hamcmc.record`) with two folders more: ``ratings/``, the ratings by id, and
+``blocks/``, the same ratings by block, which processes map into memory. Every process runs :func:`work`; the first one
+writes.
+"""
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import PartitionSpec
+
+from hamcmc import _check, record, samplers
+from hamcmc.distributed import factorization, partition
+from hamcmc.distributed.factorization import AXIS, SIDES, Carry, Data, Program
+from hamcmc.factorization import ratings as files
+from hamcmc.factorization.ratings import Ratings
+from hamcmc.models import gaussian_mf
+from hamcmc.progress import Progress, Status, shown
+from hamcmc.record import Array, Checkpoint, Directory, Draws, RunError
+from hamcmc.run import Interrupted, signals
+
+PyTree = Any
+
+
+class Recipe(NamedTuple):
+    """How a sampler is run on factorizations: its options, ε, and whether in the row-count metric."""
+
+    options: dict[str, Any]
+    step_size: float
+    metric: bool = True
+
+
+RECIPES = {
+    "sgld": Recipe({}, 0.05),
+    "psgld": Recipe({"regularizer": 1e-3}, 1e-5, metric=False),
+    "hamcmc": Recipe({"memory": 3, "cosine": 0.3}, 0.05),
+    "sghmc": Recipe({"friction": 0.2}, 0.05),
+    "ensemble_hamcmc": Recipe({"pairs": 2, "gamma": 0.1, "metric": None, "cosine": 0.3}, 0.5),
+}
+
+
+def prepare(
+    ratings: Ratings,
+    out: str | os.PathLike,
+    *,
+    rank: int = 10,
+    model: str = "full",
+    sampler: str = "sghmc",
+    options: dict[str, Any] | None = None,
+    step_size: float | None = None,
+    metric: bool | None = None,
+    blocks: int | None = None,
+    samples: int = 200,
+    burn_in: int = 50,
+    thin: int = 1,
+    steps: int = 20,
+    test: float = 0.1,
+    seed: int = 0,
+    threads: int | None = None,
+    overwrite: bool = False,
+    notes: dict[str, Any] | None = None,
+) -> Path:
+    """Check all that can be checked, and write the directory that :func:`work` works in.
+
+    Args:
+        ratings: from :func:`hamcmc.factorization.ratings.read`.
+        out: directory for the run.
+        rank: K, the number of factors.
+        model: ``"full"``, or the paper's (``"paper"``: no biases, unit variances).
+        sampler: one of `RECIPES`.
+        options: of the sampler, in place of the recipe's.
+        step_size: ε, constant; by default the recipe's.
+        metric: take steps in the row-count metric; by default as the recipe says.
+        blocks: B; the matrix is cut in B × B blocks, and a step sees one part of B of them. By default one for each
+            core, at least 2.
+        samples: stored draws.
+        burn_in: sweeps before the first one.
+        thin: sweeps per stored draw.
+        steps: gradient steps in a sweep, which ends with a draw of the hyper-parameters.
+        test: share of the ratings held out.
+        seed: everything random follows from it.
+        threads: of a device; by default as many as there are cores, and at most one for each block.
+        overwrite: replace an existing run.
+        notes: more for run.json.
+    """
+    recipe = RECIPES[_check.one_of("sampler", sampler, tuple(RECIPES))]
+    cores = os.cpu_count() or 1
+    blocks = _check.at_least("blocks", max(cores, 2) if blocks is None else blocks, 1)
+    columns = gaussian_mf.layout(model, rank)
+    shape = (len(ratings.users), len(ratings.items))
+    if rank > min(shape):
+        raise ValueError(f"rank must be at most {min(shape)}, for a matrix of {shape[0]} × {shape[1]}; got {rank}")
+    for name, value, least in (
+        ("samples", samples, 1),
+        ("thin", thin, 1),
+        ("steps", steps, 1),
+        ("burn_in", burn_in, 0),
+    ):
+        _check.at_least(name, value, least)
+    ratings = files.hold_out(ratings, test, seed)
+    held_out = np.asarray(ratings.test)
+    row, column, value = (np.asarray(x) for x in (ratings.row, ratings.column, ratings.value))
+    learn = ~held_out
+    if not learn.any():
+        raise ValueError("no ratings are left to learn from: hold out fewer of them")
+    p = partition.partition(row[learn], column[learn], shape, blocks, seed)
+    mean = float(value[learn].mean()) if model == "full" else 0.0
+    arrange = lambda chosen: partition.arrange(p, row[chosen], column[chosen], value[chosen] - np.float32(mean))
+
+    chosen = recipe.options | (options or {})
+    step_size = _check.positive("step_size", recipe.step_size if step_size is None else step_size)
+    replicas = make_sampler(sampler, chosen)(_Nothing(), samplers.base.WHOLE).replicas
+    settings = {
+        "kind": "factorization",
+        "model": model,
+        "rank": rank,
+        "shape": list(shape),
+        "ratings": ratings.size,
+        "held_out": int(held_out.sum()),
+        "global_mean": mean,
+        "variance": float(value[learn].var()),
+        "rating_range": list(ratings.range),
+        "sampler": {"sampler": sampler, **chosen},
+        "step_size": step_size,
+        "metric": recipe.metric if metric is None else metric,
+        "blocks": blocks,
+        "imbalance": p.imbalance,
+        "num_samples": samples,
+        "warmup": burn_in,
+        "thin": thin,
+        "steps": steps,
+        "test": test,
+        "seed": seed,
+        "threads": threads or cores,
+        "chains": replicas,
+        "ensembles": 1,
+        "arrays": [a._asdict() | {"shape": list(a.shape)} for a in arrays(columns, shape)],
+        "data_checksum": files.checksum(ratings),
+        "versions": {"python": platform.python_version()} | {p: version(p) for p in ("hamcmc", "jax", "numpy", "zarr")},
+        "notes": notes or {},
+    }
+    with Directory.create(out, settings, overwrite=overwrite) as directory:
+        files.save(ratings, directory.path / "ratings")
+        partition.save(directory.path / "blocks", p, arrange(learn), arrange(held_out))
+    return Path(out)
+
+
+class _Nothing:
+    """Stands for a posterior where only the form of a sampler is asked for."""
+
+    log_likelihood = grad = mirror = True
+
+
+def make_sampler(name: str, options: dict[str, Any]) -> factorization.MakeSampler:
+    """``(posterior, space) -> sampler``; raises ValueError on options that the sampler does not have."""
+
+    def make(posterior, space):
+        try:
+            if name in samplers.FROM_POSTERIOR:
+                return samplers.FROM_POSTERIOR[name](posterior, space=space, **options)
+            return samplers.FROM_GRADIENT[name](posterior.grad, space=space, **options)
+        except TypeError as error:
+            raise ValueError(f"sampler {name}: {error}") from error
+
+    return make
+
+
+def arrays(columns: gaussian_mf.Layout, shape: tuple[int, int]) -> list[Array]:
+    """What is recorded at each draw."""
+    K = columns.rank
+    found = {"W": (shape[0], K), "H": (shape[1], K), "noise_precision": ()}
+    found |= {f"{s}_{what}": (K,) for s in SIDES for what in ("mean", "precision")}
+    if columns.biases:
+        for name, length in (("row_bias", shape[0]), ("column_bias", shape[1])):
+            found |= {name: (length,), f"{name}_mean": (), f"{name}_precision": ()}
+    return [Array("posterior", name, size, "float32") for name, size in found.items()]
+
+
+def named(columns: gaussian_mf.Layout, theta: dict[str, np.ndarray], hyper: gaussian_mf.Hyper) -> dict[str, np.ndarray]:
+    """A draw (W and H with a leading axis of chains) as recorded: (draw, chain, …) by ``group/name``."""
+    K, chains = columns.rank, len(theta["W"])
+    found = {s: theta[s][..., :K] for s in SIDES}
+    constant = {"noise_precision": hyper.noise}
+    priors = {"W": (hyper.W_mean, hyper.W_precision), "H": (hyper.H_mean, hyper.H_precision)}
+    for s, bias, place in (("W", "row_bias", K), ("H", "column_bias", K + 1)):
+        constant |= {f"{s}_{what}": value[:K] for what, value in zip(("mean", "precision"), priors[s])}
+        if columns.biases:
+            found[bias] = theta[s][..., place]
+            constant |= {f"{bias}_{what}": value[place] for what, value in zip(("mean", "precision"), priors[s])}
+    found |= {name: np.broadcast_to(value, (chains, *np.shape(value))) for name, value in constant.items()}
+    return {f"posterior/{name}": np.asarray(value, np.float32)[None] for name, value in found.items()}
+
+
+def start(settings: dict[str, Any], p: partition.Partition, columns: gaussian_mf.Layout) -> tuple[PyTree, Any]:
+    """Position and hyper-parameters to begin with: factors small around 0, or such that W H is near the mean rating."""
+    rng = np.random.default_rng(settings["seed"])
+    centre = 0.0 if columns.biases else np.sqrt(max(np.mean(settings["rating_range"]), 0.0) / columns.rank)
+    hyper = gaussian_mf.start(columns, settings["variance"])
+    leading = (settings["chains"],) if settings["chains"] > 1 else ()
+
+    def side(s, of: partition.Side):
+        z = centre + 0.1 * rng.standard_normal((*leading, *of.counts.shape, columns.width), np.float32)
+        there = np.arange(of.counts.shape[1]) < of.sizes[:, None]
+        return (z * there[..., None] * columns.free(s) + columns.constant(s)).astype(np.float32)
+
+    return {"W": side("W", p.rows), "H": side("H", p.columns)}, jax.tree.map(np.asarray, hyper)
+
+
+class Work:
+    """A run in progress, in one of its processes."""
+
+    def __init__(self, path: Path, devices: Any = None):
+        self.path, self.settings = path, record.read_settings(path)
+        s = self.settings
+        if s.get("kind") != "factorization":
+            raise RunError(f"{path} is not a factorization run")
+        self.columns = gaussian_mf.layout(s["model"], s["rank"])
+        try:
+            self.p, train, test = partition.load(path / "blocks")
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path / 'blocks'} is missing or damaged: {error}") from error
+        self.devices = jax.devices() if devices is None else devices
+        self.make = make_sampler(s["sampler"]["sampler"], {k: v for k, v in s["sampler"].items() if k != "sampler"})
+        self.program: Program = factorization.build(
+            self.p,
+            self.columns,
+            self.make,
+            s["step_size"],
+            devices=self.devices,
+            sample_hyper=s["model"] == "full",
+            threads=max(1, s["threads"] // max(1, len(jax.local_devices()))) if jax.process_count() == 1 else 1,
+        )
+        self.gradients_per_step = self.make(_Nothing(), samplers.base.WHOLE).gradients_per_step
+        whole = lambda blocks: jax.tree.map(lambda _: PartitionSpec(AXIS), blocks)
+        self.data = factorization.shard(self.program.mesh, Data(train, test), Data(whole(train), whole(test)))
+        self.keys = factorization.keys(s["seed"])
+        self.sweep, self.seconds = 0, 0.0
+        self.visit: Callable | None = None
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes."""
+        return jax.process_index() == 0
+
+    @property
+    def total(self) -> int:
+        """Sweeps of the whole run."""
+        return self.settings["warmup"] + self.settings["num_samples"] * self.settings["thin"]
+
+    def root_of(self, hyper: gaussian_mf.Hyper) -> PyTree:
+        """√d of the base metric on the mesh."""
+        root = jax.tree.map(np.asarray, factorization.metric_root(self.p, self.columns, hyper))
+        if not self.settings["metric"]:
+            root = jax.tree.map(np.ones_like, root)
+        return factorization.shard(self.program.mesh, root, factorization.specs(root))
+
+    def begin(self) -> Carry:
+        """The state before the first sweep."""
+        position, hyper = start(self.settings, self.p, self.columns)
+        position = factorization.shard(self.program.mesh, position, factorization.specs(position))
+        zeros = np.zeros(self.data.test.columns.shape, np.float32)
+        spec = PartitionSpec(AXIS)
+        return self.program.begin(
+            position, self.root_of(hyper), hyper, factorization.shard(self.program.mesh, zeros, spec)
+        )
+
+    def restore(self, checkpoint: Checkpoint) -> Carry:
+        """The state of a checkpoint, spread over the devices of today."""
+        like = self.begin()
+        carry = record.unpack(checkpoint.arrays, "carry", like)
+        self.sweep, self.seconds = checkpoint.meta["iteration"], checkpoint.meta["seconds"]
+        return factorization.shard(self.program.mesh, carry, factorization.carry_specs(carry))
+
+    def learn_metric(self, carry: Carry) -> Carry:
+        """A new base metric from the hyper-parameters at hand; the sampler starts anew where it is."""
+        hyper = jax.tree.map(np.asarray, carry.hyper)
+        new = self.program.begin(self.program.position(carry), self.root_of(hyper), hyper, carry.predicted)
+        return new._replace(draws=carry.draws, iteration=carry.iteration)
+
+    def whole(self, tree: PyTree) -> PyTree:
+        """Host arrays of what may be spread over processes; a collective."""
+        if jax.process_count() == 1:
+            return jax.tree.map(np.asarray, tree)
+        gather = lambda x: np.asarray(x if x.is_fully_replicated else multihost_utils.process_allgather(x, tiled=True))
+        return jax.tree.map(gather, tree)
+
+    def advance(self, carry: Carry) -> tuple[Carry, factorization.Trace]:
+        """One sweep."""
+        s = self.settings
+        if s["metric"] and s["model"] == "full" and learns(self.sweep, s["warmup"]):
+            carry = self.learn_metric(carry)
+        arguments = (carry, self.data, self.keys, np.int32(s["steps"]), np.int32(self.sweep >= s["warmup"]))
+        if self.visit is None:
+            self.visit = self.program.visit.lower(*arguments).compile()
+        began = time.perf_counter()
+        carry, trace = self.visit(*arguments)
+        trace = jax.tree.map(lambda x: np.asarray(x)[0], trace)  # waits
+        self.seconds += time.perf_counter() - began
+        self.sweep += 1
+        return carry, trace
+
+    def draw(self, carry: Carry) -> dict[str, np.ndarray]:
+        """The newest draw as recorded; a collective."""
+        theta, hyper = self.whole(self.program.position(carry)), jax.tree.map(np.asarray, carry.hyper)
+        sides = {"W": self.p.rows, "H": self.p.columns}
+        chains = lambda x: x if x.ndim == 4 else x[None]
+        return named(self.columns, {s: sides[s].gather(chains(theta[s])) for s in SIDES}, hyper)
+
+
+def learns(sweep: int, burn_in: int) -> bool:
+    """Whether the base metric is learned anew before a sweep: ever more seldom, and last at the end of the burn-in."""
+    return 0 < sweep <= burn_in and (sweep & (sweep - 1) == 0 or sweep == burn_in)
+
+
+def work(
+    path: str | os.PathLike,
+    *,
+    devices: Any = None,
+    progress: bool | Progress | None = None,
+    checkpoint_seconds: float = 30.0,
+) -> dict[str, Any]:
+    """Sample until all draws of a prepared run are there, from its last checkpoint on; every process calls it.
+
+    Returns:
+        The last figures: iterations, seconds, test RMSE.
+    """
+    w = Work(Path(path), devices)
+    s = w.settings
+    checkpoint = record.read_checkpoint(w.path)
+    if checkpoint is not None and checkpoint.meta["status"] != "running":
+        return checkpoint.meta
+    carry = w.begin() if checkpoint is None else w.restore(checkpoint)
+    directory = Directory.open(w.path) if w.writes else None
+    draws = None
+    if directory is not None:
+        written = None if checkpoint is None else checkpoint.meta["draws"]
+        kinds = [Array(**(a | {"shape": tuple(a["shape"])})) for a in s["arrays"]]
+        draws = Draws.open(w.path / "draws.zarr", kinds, s["chains"], s["num_samples"], written=written)
+    figures: dict[str, Any] = {}
+
+    def save(status: str, **more) -> None:
+        arrays = record.pack(w.whole(carry), "carry") if status == "running" else {}
+        if directory is not None and draws is not None:
+            draws.flush()
+            counters = {"iteration": w.sweep, "draws": draws.written, "seconds": w.seconds} | figures
+            gradients = w.sweep * s["steps"] * w.gradients_per_step
+            directory.save(Checkpoint({"status": status, **counters, "gradients": gradients, **more}, arrays))
+
+    log = directory.log if directory is not None else lambda *_, **__: None
+    show_nothing = False if not w.writes else progress
+    try:
+        with signals() as received, shown(show_nothing, s["sampler"]["sampler"]) as show:
+            if checkpoint is None:
+                save("running")
+            log("start", iteration=w.sweep, devices=len(w.devices), processes=jax.process_count())
+            saved = time.monotonic()
+            while w.sweep < w.total and not agreed(bool(received)):
+                before = w.seconds
+                carry, trace = w.advance(carry)
+                if not np.isfinite(trace.train_rmse):
+                    raise non_finite(w, directory)
+                figures = facts(w, trace, w.seconds - before)
+                log("progress", **figures)
+                kept = w.sweep - s["warmup"]
+                if kept > 0 and kept % s["thin"] == 0:
+                    draw = w.draw(carry)
+                    if draws is not None:
+                        draws.append(draw)
+                show(status_of(w, figures, 0 if draws is None else draws.written + draws.pending))
+                if agreed(time.monotonic() - saved >= checkpoint_seconds) and w.sweep < w.total:
+                    save("running")
+                    saved = time.monotonic()
+            if w.sweep == w.total:
+                save("complete")
+                log("complete", iteration=w.sweep, seconds=round(w.seconds, 3))
+            else:
+                save("running")
+                log("interrupted", iteration=w.sweep)
+                raise interrupted(w, received[0] if received else 15)
+    finally:
+        if directory is not None:
+            directory.__exit__()
+    return {"iteration": w.sweep, "seconds": w.seconds, **figures}
+
+
+def agreed(mine: bool) -> bool:
+    """Whether any process says so: all must leave a loop at the same sweep."""
+    if jax.process_count() == 1:
+        return mine
+    return bool(np.any(multihost_utils.process_allgather(np.asarray(mine))))
+
+
+def facts(w: Work, trace: factorization.Trace, seconds: float) -> dict[str, Any]:
+    """What a sweep tells, for the log."""
+    s = w.settings
+    seen = s["steps"] * w.gradients_per_step * (s["ratings"] - s["held_out"]) / s["blocks"]
+    return {
+        "iteration": w.sweep,
+        "steps": w.sweep * s["steps"],
+        "seconds": round(w.seconds, 4),
+        "rmse": float(trace.rmse),
+        "rmse_draw": float(trace.rmse_draw),
+        "train_rmse": float(trace.train_rmse),
+        "noise": float(trace.hyper.noise) ** -0.5,
+        "ratings_per_second": seen / max(seconds, 1e-9),
+    }
+
+
+def status_of(w: Work, figures: dict[str, Any], draws: int) -> Status:
+    """For the progress bar."""
+    s, n = w.settings, len(w.devices)
+    on = f"{n} device{'s' * (n > 1)}"
+    note = f"test RMSE {figures['rmse']:.4f} · {figures['ratings_per_second'] / 1e6:.0f} M ratings/s · {on}"
+    rate = w.sweep * s["steps"] / max(w.seconds, 1e-9)
+    return Status(
+        iteration=w.sweep * s["steps"],
+        total=w.total * s["steps"],
+        warmup=s["warmup"] * s["steps"],
+        draws=draws,
+        seconds=w.seconds,
+        rate=rate,
+        step_size=s["step_size"],
+        acceptance=None,
+        note=note,
+    )
+
+
+def non_finite(w: Work, directory: Directory | None) -> RunError:
+    """What to raise where a chain left the numbers."""
+    epsilon = w.settings["step_size"]
+    message = (
+        f"the factors turned non-finite in sweep {w.sweep} (step {w.sweep * w.settings['steps']:,}); the draws before are "
+        f"kept. Try a smaller step size (it was {epsilon:.3g}; try {epsilon / 3:.1g}), or a larger cosine for hamcmc"
+    )
+    if directory is not None:
+        directory.log("failed", iteration=w.sweep)
+    return RunError(message)
+
+
+def interrupted(w: Work, number: int) -> Interrupted:
+    """What to raise on a signal."""
+    message = f"stopped at sweep {w.sweep} of {w.total}, all saved: 'hamcmc resume {w.path}' continues"
+    return Interrupted(message, number, None)  # type: ignore[arg-type]
