@@ -239,7 +239,10 @@ def mixture_quantile(p: float, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
         parts = [slice(start, start + columns) for start in range(0, mean.shape[1], columns)]
         return np.concatenate([mixture_quantile(p, mean[:, c], sd if sd.shape[1] == 1 else sd[:, c]) for c in parts])
     ends = mean + ndtri(p).astype(mean.dtype) * sd
-    low, high = ends.min(0), ends.max(0)  # where no component, and where every component has reached p
+    low, high = (
+        ends.min(0).astype(np.float64),
+        ends.max(0).astype(np.float64),
+    )  # where no component, and where every component has reached p
     width = np.sqrt(mean.var(0) + (sd**2).mean(0))
     found = np.clip(mean.mean(0) + ndtri(p) * width, low, high).astype(np.float64)
     finest = np.broadcast_to(sd.min(0), low.shape)
@@ -258,7 +261,8 @@ def mixture_quantile(p: float, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
         inside = (newton >= low[active]) & (newton <= high[active])
         found[active] = np.where(inside, newton, (low[active] + high[active]) / 2)
         # Newton's method doubles the digits: after a step of 1e-3 sd the rest is below single precision.
-        active = active[np.abs(found[active] - x) > 1e-3 * finest[active]]
+        done = inside & (np.abs(newton - x) < 1e-3 * finest[active])
+        active = active[~done & (high[active] - low[active] > 1e-6 * finest[active])]
     return found
 
 
