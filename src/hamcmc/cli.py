@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hamcmc import __version__, model_file, schedules
+from hamcmc import __version__, cli_factorization, model_file, schedules
 from hamcmc.record import RunError, check_free, read_settings
 from hamcmc.result import Result
 from hamcmc.run import Interrupted, resume, sample
@@ -390,6 +390,8 @@ def _start(loaded: model_file.Model, start: str) -> Any:
     size = 10_000 if loaded.posterior.streamed else None
     return find_mode(loaded.posterior, init, batch_size=size)
 
+
+cli_factorization.register(app)
 
 if __name__ == "__main__":
     main()

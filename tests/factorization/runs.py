@@ -9,15 +9,21 @@ import numpy as np
 
 from hamcmc.factorization import ratings as files
 from hamcmc.factorization.ratings import Ratings
-from hamcmc.record import Array, Draws
+from hamcmc.record import Array, Checkpoint, Directory, Draws
 
 GLOBAL_MEAN = 3.0
 
 
 def make_run(
-    path: Path, ratings: Ratings, draws: Mapping[str, np.ndarray], *, room: int | None = None, **settings: Any
+    path: Path,
+    ratings: Ratings,
+    draws: Mapping[str, np.ndarray],
+    *,
+    room: int | None = None,
+    meta: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> Path:
-    """Write a run from draws (chain, draw, …); `room` is for draws that are still to come."""
+    """Write a run from draws (chain, draw, …); `room` is for draws that are still to come, `meta` for a checkpoint."""
     chains, written = draws["W"].shape[:2]
     arrays = [Array("posterior", n, x.shape[2:], "float32") for n, x in draws.items()]
     files.save(ratings, path / "ratings")
@@ -34,6 +40,9 @@ def make_run(
         "arrays": [a._asdict() for a in arrays],
     }
     (path / "run.json").write_text(json.dumps(asked | settings))
+    if meta is not None:
+        with Directory.open(path) as directory:
+            directory.save(Checkpoint(meta, {}))
     return path
 
 

@@ -232,6 +232,7 @@ def test_only_what_was_written_counts(tmp_path):
     ratings, draws = make_ratings(rng, 4, 3), make_draws(rng, 4, 3)
     draws["noise_precision"][1, 30:] = np.nan  # one chain is behind
     assert predict.load(make_run(tmp_path / "run", ratings, draws)).draws == 30
+    assert predict.load(make_run(tmp_path / "counted", ratings, draws, meta={"draws": 20})).draws == 20
     draws["noise_precision"][:] = np.nan
     with pytest.raises(RunError, match="no draws yet"):
         predict.load(make_run(tmp_path / "empty", ratings, draws))

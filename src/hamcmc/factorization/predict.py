@@ -17,7 +17,7 @@ from scipy.special import ndtr, ndtri
 from hamcmc import _check
 from hamcmc.factorization import ratings as ratings_files
 from hamcmc.factorization.ratings import Ratings, RatingsError
-from hamcmc.record import Array, RunError, open_store, read_settings
+from hamcmc.record import Array, RunError, open_store, read_checkpoint, read_settings
 
 ENTRIES = 2**24  # draws × pairs held at once
 CACHED = 2**18  # of them while a quantile is searched: what the processor's cache holds
@@ -50,16 +50,17 @@ class Factorization:
     Attributes:
         settings: what was asked (``run.json``).
         ratings: the ratings of the run, training and test.
+        meta: how far it got, by its last checkpoint.
         draws: stored draws of each chain.
     """
 
-    def __init__(self, settings: dict[str, Any], ratings: Ratings, root: Any):
-        self.settings, self.ratings, self._root = settings, ratings, root["posterior"]
-        noise = np.asarray(self._root["noise_precision"][:])
+    def __init__(self, settings: dict[str, Any], meta: dict[str, Any], ratings: Ratings, root: Any):
+        self.settings, self.meta, self.ratings, self._root = settings, meta, ratings, root["posterior"]
+        noise = np.asarray(self._root["noise_precision"][:, : meta.get("draws")])
         self.chains = len(noise)
         self.draws = int(np.argmin(np.append(np.isfinite(noise).all(axis=0), False)))  # the others are still to come
         if not self.draws:
-            raise RunError("the run has no draws yet")
+            raise RunError("the run has no draws yet: they come after its burn-in")
         full = settings["model"] == "full"
         names = [*SMALL, *(f"{b}_{p}" for b in BIASES for p in ("mean", "precision") if full)]
         self._small = {n: self._flat(np.asarray(self._root[n][:, : self.draws])) for n in names}
@@ -212,6 +213,8 @@ def load(run: str | os.PathLike) -> Factorization:
     settings = read_settings(run)
     if settings.get("model") not in MODELS:
         raise RunError(f"{run} is not a factorization: it was not made by 'hamcmc factorize'")
+    if not (run / "draws.zarr").exists():
+        raise RunError(f"{run} has no draws yet")
     try:
         ratings = ratings_files.load(run / "ratings")
     except RatingsError as error:
@@ -223,7 +226,8 @@ def load(run: str | os.PathLike) -> Factorization:
         shape = root[f"posterior/{name}"].shape[2:]
         if shape != (len(ids), settings["rank"]):
             raise RunError(f"{run} is damaged: {name} is {shape}, and should be {(len(ids), settings['rank'])}")
-    return Factorization(settings, ratings, root)
+    checkpoint = read_checkpoint(run)
+    return Factorization(settings, checkpoint.meta if checkpoint else {}, ratings, root)
 
 
 def mixture_quantile(p: float, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
