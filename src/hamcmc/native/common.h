@@ -27,16 +27,26 @@ typedef int32_t Integers __attribute__((vector_size(32)));
 inline Vector load(const float* x) { return *reinterpret_cast<const Unaligned*>(x); }
 inline void store(float* x, Vector v) { *reinterpret_cast<Unaligned*>(x) = v; }
 
-inline float sum(Vector x) {
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
-  x += __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3);
-  x += __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5);
-  x += __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6);
+#define HAMCMC_SHUFFLE(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
+#endif
+#endif
+#ifndef HAMCMC_SHUFFLE  // GCC before 12
+#define HAMCMC_SHUFFLE(x, y, ...) __builtin_shuffle(x, y, Integers{__VA_ARGS__})
+#endif
+
+inline float sum(Vector x) {
+  x += HAMCMC_SHUFFLE(x, x, 4, 5, 6, 7, 0, 1, 2, 3);
+  x += HAMCMC_SHUFFLE(x, x, 2, 3, 0, 1, 6, 7, 4, 5);
+  x += HAMCMC_SHUFFLE(x, x, 1, 0, 3, 2, 5, 4, 7, 6);
   return x[0];
-#endif
-#endif
-  return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
+}
+
+// x[0], y[0], x[1], y[1], …
+inline void interleave(float* out, Vector x, Vector y) {
+  store(out, HAMCMC_SHUFFLE(x, y, 0, 8, 1, 9, 2, 10, 3, 11));
+  store(out + kLanes, HAMCMC_SHUFFLE(x, y, 4, 12, 5, 13, 6, 14, 7, 15));
 }
 
 using Shape = ffi::Span<const int64_t>;

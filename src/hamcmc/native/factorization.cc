@@ -57,7 +57,7 @@ bool sweep(Block& block) {
         continue;
       }
       const float e = block.values[k] - mean;
-      error += e;
+      if (job == Job::kError) error += e;
       square += static_cast<double>(e) * e;
       if (job != Job::kGradient) continue;
       float* grad_h = block.grad_h + j * rank;

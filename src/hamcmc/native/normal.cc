@@ -9,36 +9,41 @@ namespace {
 
 inline Words rotate(Words x, int r) { return x << r | x >> (32 - r); }
 
+// Counters are independent: four vectors of them at once fill the time in which one waits for its last operation.
+constexpr int kAtOnce = 4;
+constexpr int kPairs = kAtOnce * kLanes;
+
 // 20 rounds, as hamcmc.noise.threefry.
-inline void threefry(const uint32_t* key, Words& x0, Words& x1) {
+inline void threefry(const uint32_t* key, Words* x0, Words* x1) {
   constexpr int kRotations[2][4] = {{13, 15, 26, 6}, {17, 29, 16, 24}};
   const uint32_t schedule[3] = {key[0], key[1], key[0] ^ key[1] ^ 0x1BD11BDAu};
-  x0 += schedule[0];
-  x1 += schedule[1];
+  for (int u = 0; u < kAtOnce; ++u) x0[u] += schedule[0], x1[u] += schedule[1];
+#pragma GCC unroll 5
   for (int block = 0; block < 5; ++block) {
-    for (int r : kRotations[block % 2]) {
-      x0 += x1;
-      x1 = x0 ^ rotate(x1, r);
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r)
+      for (int u = 0; u < kAtOnce; ++u) {
+        x0[u] += x1[u];
+        x1[u] = x0[u] ^ rotate(x1[u], kRotations[block % 2][r]);
+      }
+    for (int u = 0; u < kAtOnce; ++u) {
+      x0[u] += schedule[(block + 1) % 3];
+      x1[u] += schedule[(block + 2) % 3] + block + 1;
     }
-    x0 += schedule[(block + 1) % 3];
-    x1 += schedule[(block + 2) % 3] + block + 1;
   }
 }
 
 inline Vector bits_as_float(Words x) { return reinterpret_cast<Vector>(x); }
-inline Vector select(Integers where, Vector yes, Vector no) {
-  return reinterpret_cast<Vector>((where & reinterpret_cast<Integers>(yes)) |
-                                  (~where & reinterpret_cast<Integers>(no)));
-}
 
-// Natural logarithm of positive normal numbers: x = 2ⁿ m with m in [√½, √2), then 2 artanh((m−1)/(m+1)) as a series.
-inline Vector log_positive(Vector x) {
-  const Words bits = reinterpret_cast<Words>(x) - 0x3F3504F3u;  // √½
+// −log(x) − 2.5 of positive x: x = 2ⁿ m with m in [√½, √2), log m = 2 artanh((m−1)/(m+1)) as a series.
+inline Vector shifted_log(Vector x) {
+  constexpr uint32_t kRootHalf = 0x3F3504F3u;
+  const Words bits = reinterpret_cast<Words>(x) - kRootHalf;
   const Integers n = reinterpret_cast<Integers>(bits) >> 23;
-  const Vector m = bits_as_float((bits & 0x007FFFFFu) + 0x3F3504F3u);
+  const Vector m = bits_as_float((bits & 0x007FFFFFu) + kRootHalf);
   const Vector s = (m - 1.0f) / (m + 1.0f), z = s * s;
   const Vector series = 2 + z * (2 / 3.0f + z * (2 / 5.0f + z * (2 / 7.0f + z * (2 / 9.0f))));
-  return __builtin_convertvector(n, Vector) * 0.693147181f + s * series;
+  return (__builtin_convertvector(n, Vector) * -0.693147181f - 2.5f) - s * series;
 }
 
 // The approximation of M. Giles (Approximating the erfinv function, 2012) that XLA has in single precision.
@@ -47,9 +52,8 @@ constexpr float kCentre[] = {2.81022636e-08f, 3.43273939e-07f, -3.5233877e-06f, 
 constexpr float kTail[] = {-0.000200214257f, 0.000100950558f, 0.00134934322f, -0.00367342844f, 0.00573950773f,
                            -0.0076224613f,   0.00943887047f,  1.00167406f,    2.83297682f};
 
-template <typename T>
-inline T polynomial(const float* c, T x) {
-  T p = c[0] * x + c[1];
+inline Vector polynomial(const float* c, Vector x) {
+  Vector p = c[0] * x + c[1];
   for (int i = 2; i < 9; ++i) p = p * x + c[i];
   return p;
 }
@@ -67,41 +71,42 @@ inline bool any(Integers x) {
 inline Vector normal_from_bits(Words bits) {
   constexpr float kLowest = -0.99999994f;                                       // next after −1
   const Vector uniform = bits_as_float((bits >> 9) | 0x3F800000u) - 1.0f;       // [0, 1)
-  Vector x = uniform * (1.0f - kLowest) + kLowest;                              // (−1, 1)
-  x = select(x < kLowest, Vector{} + kLowest, x);
+  const Vector x = uniform * (1.0f - kLowest) + kLowest;                        // (−1, 1)
   // XLA rounds x² before it takes it from 1. Changing the sign as an integer keeps the compiler from fusing the two.
   const Vector minus_square = bits_as_float(reinterpret_cast<Words>(x * x) ^ 0x80000000u);
-  const Vector w = -log_positive(1.0f + minus_square);
-  Vector p = polynomial(kCentre, w - 2.5f);
-  if (__builtin_expect(any(w >= 5.0f), 0))
-    for (int l = 0; l < kLanes; ++l)
-      if (w[l] >= 5.0f) p[l] = polynomial(kTail, std::sqrt(w[l]) - 3.0f);
-  return 1.41421356f * (p * x);
+  const Vector w = shifted_log(1.0f + minus_square);
+  Vector p = polynomial(kCentre, w);
+  const Integers far = w >= 2.5f;
+  if (__builtin_expect(any(far), 0)) {  // one in 37
+    Vector root;
+    for (int l = 0; l < kLanes; ++l) root[l] = std::sqrt(w[l] + 2.5f);
+    p = far ? polynomial(kTail, root - 3.0f) : p;
+  }
+  return p * (1.41421356f * x);
 }
 
-void fill(const uint32_t* key, const uint32_t* rows, int64_t half, int64_t first, int64_t last, float* out) {
-  // Pair f of the output is (row f / half, c = f mod half).
+// Pairs first … last−1 of draws; that of row r and columns 2c, 2c+1 is number r·half + c.
+void fill(const uint32_t* words, const uint32_t* rows, int64_t half, int64_t first, int64_t last, float* out) {
+  const uint32_t key[2] = {words[0], words[1]};  // a copy, which `out` cannot overwrite
+  const int64_t last_row = (last - 1) / half;
   int64_t row = first / half, c = first % half;
-  for (int64_t f = first; f < last; f += kLanes) {
-    const int64_t count = std::min<int64_t>(kLanes, last - f);
-    Words x0{}, x1{};
-    if (half % kLanes == 0 && c + kLanes <= half && count == kLanes) {
-      constexpr Words kIota = {0, 1, 2, 3, 4, 5, 6, 7};
-      x0 += rows[row];
-      x1 = kIota + static_cast<uint32_t>(c);
-      if ((c += kLanes) == half) c = 0, ++row;
-    } else {
-      for (int64_t l = 0; l < count; ++l) {
-        x0[l] = rows[row];
-        x1[l] = static_cast<uint32_t>(c);
-        if (++c == half) c = 0, ++row;
+  for (int64_t f = first; f < last; f += kPairs) {
+    Words x0[kAtOnce], x1[kAtOnce];
+    for (int u = 0; u < kAtOnce; ++u) {
+      x0[u] = Words{} + rows[std::min(row, last_row)];
+      x1[u] = Words{0, 1, 2, 3, 4, 5, 6, 7} + static_cast<uint32_t>(c);
+      for (c += kLanes; c >= half; c -= half) {
+        const auto over = x1[u] >= static_cast<uint32_t>(half);  // those of the next row
+        x0[u] = over ? Words{} + rows[std::min(++row, last_row)] : x0[u];
+        x1[u] -= reinterpret_cast<Words>(over) & static_cast<uint32_t>(half);
       }
     }
     threefry(key, x0, x1);
-    const Vector even = normal_from_bits(x0), odd = normal_from_bits(x1);
-    float pairs[2 * kLanes];
-    for (int l = 0; l < kLanes; ++l) pairs[2 * l] = even[l], pairs[2 * l + 1] = odd[l];
-    std::memcpy(out + 2 * f, pairs, 2 * count * sizeof(float));
+    const int64_t count = std::min<int64_t>(kPairs, last - f);
+    float rest[2 * kPairs];
+    float* to = count == kPairs ? out + 2 * f : rest;
+    for (int u = 0; u < kAtOnce; ++u) interleave(to + 2 * u * kLanes, normal_from_bits(x0[u]), normal_from_bits(x1[u]));
+    if (to == rest) std::memcpy(out + 2 * f, rest, 2 * count * sizeof(float));
   }
 }
 
