@@ -247,10 +247,11 @@ def report(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The page [default: RUN/report.html].")] = None,
 ) -> None:
     """One self-contained HTML page about a run: traces, densities, pairs, diagnostics, cost, settings."""
-    from hamcmc.report import write_report
+    from hamcmc.report import factorization, write_report
 
     with reporting():
-        screen.print(f"Wrote {write_report(run, out)}", highlight=False, soft_wrap=True)
+        write = factorization.write if read_settings(run).get("kind") == "factorization" else write_report
+        screen.print(f"Wrote {write(run, out)}", highlight=False, soft_wrap=True)
 
 
 @app.command(epilog="[bold]Example[/bold]\n\nhamcmc demo --out demo")

@@ -16,6 +16,7 @@ class Status(NamedTuple):
         rate: iterations per second, recently.
         step_size: the current ε.
         acceptance: mean fraction of curvature pairs accepted; None for samplers without.
+        note: more to show.
     """
 
     iteration: int
@@ -26,6 +27,7 @@ class Status(NamedTuple):
     rate: float
     step_size: float
     acceptance: float | None
+    note: str = ""
 
 
 Progress = Callable[[Status], None]
@@ -68,6 +70,8 @@ def bar(description: str) -> tuple[Progress, Callable[[], None]]:
         facts = [phase, f"ε {status.step_size:.2e}"]
         if status.acceptance is not None:
             facts.append(f"pairs {status.acceptance:.0%}")
+        if status.note:
+            facts.append(status.note)
         display.update(
             task,
             completed=status.iteration,

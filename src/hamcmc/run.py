@@ -262,7 +262,7 @@ class _Run:
             replace=s["replace"],
             length=s["visit"],
         )
-        with _signals() as received, shown(progress, s["sampler"].get("sampler", "sampling")) as show, batches:
+        with signals() as received, shown(progress, s["sampler"].get("sampler", "sampling")) as show, batches:
             if self.t == 0:
                 self.save("running")
             self.log("start", iteration=self.t)
@@ -425,7 +425,7 @@ class _Run:
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
+def signals() -> Iterator[list[int]]:
     """Collect SIGINT and SIGTERM for the loop to act on between visits; the second one acts at once."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():

@@ -79,7 +79,7 @@ class Program(NamedTuple):
     """
 
     begin: Callable
-    visit: Callable
+    visit: Any
     position: Callable
     mesh: Mesh
 
@@ -244,7 +244,7 @@ def build(
     def compiled(carry, data, keys, steps, collect):
         if P == 1:
             return visit(carry, data, keys, steps, collect)
-        carries = specs(carry)._replace(predicted=PartitionSpec(AXIS))
+        carries = carry_specs(carry)
         ratings = jax.tree.map(lambda _: PartitionSpec(AXIS), data)
         whole = lambda tree: jax.tree.map(lambda _: PartitionSpec(), tree)
         return jax.shard_map(
@@ -255,8 +255,14 @@ def build(
             check_vma=False,
         )(carry, data, keys, steps, collect)
 
+    def placed_begin(*args) -> Carry:
+        if P == 1:
+            return jax.jit(begin)(*args)
+        shapes = jax.eval_shape(begin, *args)
+        return jax.jit(begin, out_shardings=shardings(mesh, carry_specs(shapes)))(*args)
+
     return Program(
-        jax.jit(begin),
+        placed_begin,
         jax.jit(compiled, donate_argnums=0),
         jax.jit(lambda carry: jax.tree.map(jnp.multiply, carry.state.position, carry.root)),
         mesh,
@@ -332,6 +338,16 @@ def specs(tree: PyTree) -> PyTree:
     return tree_map_with_path(spec, tree)
 
 
+def carry_specs(carry: Carry) -> Carry:
+    """How a :class:`Carry` is spread."""
+    return specs(carry)._replace(predicted=PartitionSpec(AXIS))
+
+
+def shardings(mesh: Mesh, spec: PyTree) -> PyTree:
+    """Specs on a mesh."""
+    return jax.tree.map(lambda s: NamedSharding(mesh, s), spec, is_leaf=lambda s: isinstance(s, PartitionSpec))
+
+
 def travel(tree: PyTree, shift: Array, B: int, P: int) -> PyTree:
     """Move all that belongs to H on by `shift` blocks, in one message."""
     leaves, structure = jax.tree.flatten_with_path(tree)
@@ -364,12 +380,14 @@ def column_sum(x: Array) -> Array:
 
 
 def shard(mesh: Mesh, tree: PyTree, spec: PyTree) -> PyTree:
-    """Put host arrays on the mesh; each process only touches what its own devices hold."""
+    """Put host arrays on the mesh, without a copy where that is possible.
+
+    Each process touches only what its own devices hold: memory-mapped ratings of others are never read.
+    """
 
     def leaf(x, s):
-        sharding = NamedSharding(mesh, s)
         if mesh.size == 1:
-            return jax.device_put(x, sharding.mesh.devices.item())
-        return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
+            return jax.device_put(np.asarray(x), mesh.devices.item())
+        return jax.make_array_from_callback(x.shape, NamedSharding(mesh, s), lambda index: np.asarray(x[index]))
 
     return jax.tree.map(leaf, tree, spec)

@@ -114,12 +114,12 @@ def arrange(p: Partition, row: np.ndarray, column: np.ndarray, value: np.ndarray
     indptr = ends[:, first]
     length = max(-(-int(lengths.max(initial=0)) // LANES), 1) * LANES
     shape, begins = (B, length), np.cumsum(lengths) - lengths
-    out = Blocks(indptr.astype(np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.float32))
+    columns_of, values_of = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
     for k in range(B):
         mine = order[begins[k] : begins[k] + lengths[k]]
-        out.columns[k, : len(mine)] = p.columns.place[column[mine]]
-        out.values[k, : len(mine)] = value[mine]
-    return out
+        columns_of[k, : len(mine)] = p.columns.place[column[mine]]
+        values_of[k, : len(mine)] = value[mine]
+    return Blocks(indptr.astype(np.int32), columns_of, values_of)  # type: ignore[arg-type]
 
 
 def save(directory: Path, p: Partition, train: Blocks, test: Blocks) -> None:

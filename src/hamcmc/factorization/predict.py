@@ -52,6 +52,7 @@ class Factorization:
         ratings: the ratings of the run, training and test.
         meta: how far it got, by its last checkpoint.
         draws: stored draws of each chain.
+        hyper: precisions and means of the priors and of the noise, (draw · chain, …) each.
     """
 
     def __init__(self, settings: dict[str, Any], meta: dict[str, Any], ratings: Ratings, root: Any):
@@ -63,7 +64,7 @@ class Factorization:
             raise RunError("the run has no draws yet: they come after its burn-in")
         full = settings["model"] == "full"
         names = [*SMALL, *(f"{b}_{p}" for b in BIASES for p in ("mean", "precision") if full)]
-        self._small = {n: self._flat(np.asarray(self._root[n][:, : self.draws])) for n in names}
+        self.hyper = {n: self._flat(np.asarray(self._root[n][:, : self.draws])) for n in names}
         self._biases = BIASES if full else ()
 
     @property
@@ -166,7 +167,7 @@ class Factorization:
         new = bool(new_row.any() or new_column.any())
         mean = np.empty((self.samples, len(row)), np.float32)
         variance = np.empty((self.samples, len(row) if new else 1), np.float32)
-        small = {n: iter(x) for n, x in self._small.items()}
+        small = {n: iter(x) for n, x in self.hyper.items()}
         rows, columns = self._blocks("W", "row_bias", row), self._blocks("H", "column_bias", column)
         # Chain by chain would read each chunk of the store once per chain: the order is (draw, chain).
         for s, ((w, b), (h, c)) in enumerate(zip(rows, columns)):

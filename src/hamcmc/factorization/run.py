@@ -8,7 +8,6 @@ writes.
 import os
 import platform
 import time
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from hamcmc.models import gaussian_mf
 from hamcmc.progress import Progress, Status, shown
 from hamcmc.record import Array, Checkpoint, Directory, Draws, RunError
 from hamcmc.run import Interrupted, signals
+from hamcmc.samplers.base import WHOLE
 
 PyTree = Any
 
@@ -118,7 +118,7 @@ def prepare(
 
     chosen = recipe.options | (options or {})
     step_size = _check.positive("step_size", recipe.step_size if step_size is None else step_size)
-    replicas = make_sampler(sampler, chosen)(_Nothing(), samplers.base.WHOLE).replicas
+    replicas = make_sampler(sampler, chosen)(_Nothing(), WHOLE).replicas
     settings = {
         "kind": "factorization",
         "model": model,
@@ -157,7 +157,10 @@ def prepare(
 class _Nothing:
     """Stands for a posterior where only the form of a sampler is asked for."""
 
-    log_likelihood = grad = mirror = True
+    log_likelihood = True
+
+    def grad(self, position: PyTree, minibatch: Any) -> PyTree:
+        """Never called."""
 
 
 def make_sampler(name: str, options: dict[str, Any]) -> factorization.MakeSampler:
@@ -239,12 +242,12 @@ class Work:
             sample_hyper=s["model"] == "full",
             threads=max(1, s["threads"] // max(1, len(jax.local_devices()))) if jax.process_count() == 1 else 1,
         )
-        self.gradients_per_step = self.make(_Nothing(), samplers.base.WHOLE).gradients_per_step
+        self.gradients_per_step = self.make(_Nothing(), WHOLE).gradients_per_step
         whole = lambda blocks: jax.tree.map(lambda _: PartitionSpec(AXIS), blocks)
         self.data = factorization.shard(self.program.mesh, Data(train, test), Data(whole(train), whole(test)))
         self.keys = factorization.keys(s["seed"])
         self.sweep, self.seconds = 0, 0.0
-        self.visit: Callable | None = None
+        self.visit: Any = None  # compiled ahead of the first sweep, so that no sweep's time includes it
 
     @property
     def writes(self) -> bool:
@@ -438,8 +441,8 @@ def non_finite(w: Work, directory: Directory | None) -> RunError:
     """What to raise where a chain left the numbers."""
     epsilon = w.settings["step_size"]
     message = (
-        f"the factors turned non-finite in sweep {w.sweep} (step {w.sweep * w.settings['steps']:,}); the draws before are "
-        f"kept. Try a smaller step size (it was {epsilon:.3g}; try {epsilon / 3:.1g}), or a larger cosine for hamcmc"
+        f"the factors turned non-finite in sweep {w.sweep} (step {w.sweep * w.settings['steps']:,}); the draws "
+        f"before are kept. Try a smaller step size (it was {epsilon:.3g}; try {epsilon / 3:.1g}), or a larger cosine for hamcmc"
     )
     if directory is not None:
         directory.log("failed", iteration=w.sweep)

@@ -91,7 +91,7 @@ def layout(model: str, rank: int) -> Layout:
     return Layout(_check.at_least("rank", rank, 1), _check.one_of("model", model, ("paper", "full")) == "full")
 
 
-def start(columns: Layout, value_mean: float, value_variance: float) -> Hyper:
+def start(columns: Layout, value_variance: float) -> Hyper:
     """Hyper-parameters at the start: unit variances in the paper's model, scales from the ratings in the full one."""
     free = {s: jnp.asarray(columns.free(s)) for s in "WH"}
     zeros = jnp.zeros(columns.width)

@@ -1,0 +1,43 @@
+"""One of several processes: ``python -m hamcmc.distributed.worker RUN``, started by :mod:`hamcmc.distributed.launch`."""
+
+import os
+import sys
+
+import jax
+
+from hamcmc.distributed import launch
+
+LOST = 3  # exit code of a process that was left alone by another
+
+
+def main(path: str, *options: str) -> int:
+    """Join the others, and work."""
+    from hamcmc.factorization.run import work
+    from hamcmc.record import RunError
+    from hamcmc.run import Interrupted
+
+    seconds = next((float(o.partition("=")[2]) for o in options if o.startswith("--checkpoint-seconds=")), 30.0)
+    quiet = False if "--quiet" in options else None
+    launch.join()
+    try:
+        work(path, progress=quiet, checkpoint_seconds=seconds)
+    except Interrupted as stop:
+        return 128 + stop.signal
+    except (RunError, ValueError) as error:
+        if jax.process_index() == 0:
+            print(f"error: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:
+        reason = str(error).splitlines()[0][:200]
+        print(f"process {jax.process_index()} lost the others: {reason}", file=sys.stderr)
+        return LOST
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(*sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code in (0, 130):
+        jax.distributed.shutdown()
+    os._exit(code)  # a regular exit would wait for processes that are no more
