@@ -199,10 +199,13 @@ class _Source:
         if not self.parquet:
             for i, (number, fields) in enumerate(self._records()):
                 if i == line and len(fields) < self.fields:
-                    raise RatingsError(f"{self.path}:{number}: {len(fields)} fields where {self.fields} belong")
+                    raise RatingsError(f"{self.path}:{number}: {self._count(fields)}")
                 if i == line:
                     raise RatingsError(f"{self.path}:{number}: {message}")
         raise RatingsError(f"{self.place(line)}: {message}")
+
+    def _count(self, fields: Sequence[str]) -> str:
+        return f"{len(fields)} field{'s' * (len(fields) != 1)} where {self.fields} belong"
 
     def _open(self) -> Any:
         return gzip.open(self.path) if self.gzipped else open(self.path, "rb")
@@ -303,7 +306,7 @@ class _Source:
         try:
             for number, fields in self._records():
                 if len(fields) != self.fields and any(f.strip() for f in fields):
-                    return RatingsError(f"{self.path}:{number}: {len(fields)} fields where {self.fields} belong")
+                    return RatingsError(f"{self.path}:{number}: {self._count(fields)}")
         except csv.Error as wrong:
             return RatingsError(f"{self.path}:{number + 1}: {wrong}")
         with self._open() as f:
