@@ -14,6 +14,8 @@ from jax import Array, lax
 from hamcmc.native.blocks import Blocks
 from hamcmc.noise import threefry
 
+SHORTEST = 1024  # chunk
+
 
 class Chunk(NamedTuple):
     """Ratings that stand one after the other in a row block."""
@@ -77,7 +79,7 @@ def over_chunks(step: Callable, start: Any, W: Array, H: Array, blocks: Blocks, 
     (_, parts, _), (_, size) = blocks.indptr.shape, blocks.columns.shape
     if size == 0:
         return start
-    length = min(size, max(1024, size // (4 * parts)))  # about four chunks, so that little of the last is wasted
+    length = min(size, max(SHORTEST, size // (4 * parts)))  # about four chunks, so that little of the last is wasted
     indptr = lax.dynamic_index_in_dim(blocks.indptr, part, axis=1, keepdims=False)
     chunks = jnp.max((indptr[:, -1] - indptr[:, 0] + length - 1) // length)
 
