@@ -5,7 +5,6 @@ Exit codes: 0, 1 for a failed run, 2 for bad usage or input, 130 and 143 for SIG
 
 import contextlib
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hamcmc import __version__, cli_factorization, model_file, schedules
+from hamcmc import __version__, cli_factorization, compilation, model_file, schedules
+from hamcmc.distributed.launch import Stopped
 from hamcmc.record import RunError, check_free, read_settings
 from hamcmc.result import Result
 from hamcmc.run import Interrupted, resume, sample
@@ -40,11 +40,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 
 def main() -> None:
     """The entry point."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hamcmc" / "xla"
-    with contextlib.suppress(OSError):  # compiled programs are kept where that is possible
-        cache.mkdir(parents=True, exist_ok=True)
-        jax.config.update("jax_compilation_cache_dir", str(cache))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    compilation.keep()
     app()
 
 
@@ -53,7 +49,7 @@ def reporting() -> Iterator[None]:
     """Turn expected failures into a line on stderr and an exit code."""
     try:
         yield
-    except Interrupted as stop:
+    except (Interrupted, Stopped) as stop:
         errors.print(f"[yellow]{stop}[/yellow]", highlight=False)
         raise typer.Exit(128 + stop.signal) from None
     except RunError as error:
@@ -205,11 +201,15 @@ def resume_command(
     data: Annotated[Path | None, typer.Option(exists=True, help="The data, if they moved.")] = None,
     model: Annotated[Path | None, typer.Option(exists=True, help="The model file, if it moved.")] = None,
     checkpoint_seconds: Annotated[float, typer.Option(help="Time between checkpoints.")] = 30.0,
+    processes: Annotated[int, typer.Option(help="For a factorization: how many, also another number.")] = 1,
     quiet: Quiet = False,
 ) -> None:
     """Continue a run that was stopped or killed, to the very draws that it would have had."""
     with reporting():
         settings = read_settings(run)
+        if settings.get("kind") == "factorization":
+            cli_factorization.proceed(run, processes, quiet, checkpoint_seconds)
+            return
         notes = settings["notes"]
         if "model" not in notes:
             raise RunError(f"{run} was not made by 'hamcmc sample': continue it with hamcmc.resume in Python")

@@ -23,6 +23,15 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog="""[bold]Examples[/bold]
 
+hamcmc factorize ratings.csv -o run
+
+hamcmc factorize ratings.dat --rank 50 --processes 2 --restarts 3
+
+mpirun -n 16 hamcmc factorize ratings.parquet --user customer --item product --rating stars"""
+    )(factorize)
+    app.command(
+        epilog="""[bold]Examples[/bold]
+
 hamcmc predict run pairs.csv -o predictions.csv
 
 hamcmc predict run pairs.parquet --user customer --item product --level 0.5"""
@@ -34,6 +43,113 @@ hamcmc recommend run --user 17
 
 hamcmc recommend run --user 17 --top 100 --csv > best.csv"""
     )(recommend)
+
+
+def factorize(
+    ratings: Annotated[
+        Path, typer.Argument(help="CSV, TSV, Parquet, or MovieLens' format with '::'.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Directory for the run.")] = Path("run"),
+    rank: Annotated[int, typer.Option(help="Number of factors.")] = 10,
+    model: Annotated[str, typer.Option(help="full (biases, learned precisions), or paper (unit variances).")] = "full",
+    sampler: Annotated[str, typer.Option(help="sghmc, sgld, psgld, hamcmc or ensemble_hamcmc.")] = "sghmc",
+    step_size: Annotated[float | None, typer.Option(help="ε, constant [default: the sampler's].")] = None,
+    samples: Annotated[int, typer.Option(help="Stored draws.")] = 200,
+    burn_in: Annotated[int, typer.Option(help="Sweeps before the first stored draw.")] = 50,
+    thin: Annotated[int, typer.Option(help="Sweeps per stored draw.")] = 1,
+    steps: Annotated[int, typer.Option(help="Gradient steps in a sweep.")] = 20,
+    blocks: Annotated[int | None, typer.Option(help="Cut the matrix in so many × so many [default: cores].")] = None,
+    processes: Annotated[int, typer.Option(help="Processes on this machine; they divide the blocks.")] = 1,
+    restarts: Annotated[int, typer.Option(help="Start again so many times if a process dies.")] = 0,
+    test: Annotated[float, typer.Option(help="Share of the ratings held out.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
+    user: Annotated[str | None, typer.Option(help="Name of the column of users.")] = None,
+    item: Annotated[str | None, typer.Option(help="Name of the column of items.")] = None,
+    rating: Annotated[str | None, typer.Option(help="Name of the column of ratings.")] = None,
+    duplicates: Annotated[str, typer.Option(help="Of a pair rated twice: last, mean or error.")] = "last",
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter of the sampler; may be repeated."),
+    ] = None,
+    checkpoint_seconds: Annotated[float, typer.Option(help="Time between checkpoints.")] = 30.0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Factorize a table of ratings, and get predictions with honest intervals.
+
+    Rows are users, columns are items; each gets a vector of factors, and each rating is their product plus noise. Draws
+    of all of them from the posterior go to a directory, which [bold]hamcmc predict[/bold], [bold]recommend[/bold] and
+    [bold]report[/bold] read. Ctrl-C saves and stops; [bold]hamcmc resume[/bold] goes on, on any number of processes.
+    """
+    from hamcmc.cli import _setting, errors, reporting
+    from hamcmc.factorization import ratings as files
+    from hamcmc.factorization import run as runs
+    from hamcmc.record import check_free
+
+    with reporting():
+        check_free(out, overwrite=overwrite)
+        table = files.read(ratings, user=user, item=item, rating=rating, duplicates=duplicates)
+        if table.duplicates_dropped:
+            errors.print(
+                f"{table.duplicates_dropped:,} ratings of pairs that were rated before: kept {duplicates}",
+                style="yellow",
+            )
+        errors.print(
+            f"{table.size:,} ratings by {len(table.users):,} users of {len(table.items):,} items", highlight=False
+        )
+        runs.factorize(
+            table,
+            out,
+            rank=rank,
+            model=model,
+            sampler=sampler,
+            options=dict(_setting(s) for s in setting or []),
+            step_size=step_size,
+            samples=samples,
+            burn_in=burn_in,
+            thin=thin,
+            steps=steps,
+            blocks=blocks,
+            processes=processes,
+            restarts=restarts,
+            test=test,
+            seed=seed,
+            progress=not quiet and None,
+            checkpoint_seconds=checkpoint_seconds,
+            overwrite=overwrite,
+            notes={"source": str(ratings.resolve())},
+        )
+        _print_end(out)
+
+
+def proceed(run: Path, processes: int, quiet: bool, checkpoint_seconds: float) -> None:
+    """Continue a factorization, for ``hamcmc resume``."""
+    from hamcmc.factorization import run as runs
+
+    runs.proceed(run, processes=processes, progress=not quiet and None, checkpoint_seconds=checkpoint_seconds)
+    _print_end(run)
+
+
+def _print_end(run: Path) -> None:
+    """How good it is, and what to do next."""
+    import jax
+
+    from hamcmc.cli import screen
+    from hamcmc.factorization import predict as predictions
+    from hamcmc.record import read_checkpoint, read_settings
+
+    if jax.process_index():
+        return
+    settings, checkpoint = read_settings(run), read_checkpoint(run)
+    if settings["held_out"]:
+        model = predictions.load(run)
+        covered = float(model.coverage((0.9,))[0])
+        screen.print(
+            f"test RMSE {model.rmse():.4f} on {settings['held_out']:,} held-out ratings, of which 90 % intervals cover "
+            f"{covered:.1%}; {model.samples:,} draws in {checkpoint.meta['seconds']:.1f} s",  # type: ignore[union-attr]
+            highlight=False,
+        )
+    screen.print(f"Next: hamcmc recommend {run} --user ID, or hamcmc report {run}", highlight=False, soft_wrap=True)
 
 
 def predict(

@@ -1,10 +1,11 @@
-"""One of several processes: ``python -m hamcmc.distributed.worker RUN``, started by :mod:`hamcmc.distributed.launch`."""
+"""One of several processes: ``python -m hamcmc.distributed.worker RUN``, as :mod:`.launch` starts it."""
 
 import os
 import sys
 
 import jax
 
+from hamcmc import compilation
 from hamcmc.distributed import launch
 
 LOST = 3  # exit code of a process that was left alone by another
@@ -18,6 +19,8 @@ def main(path: str, *options: str) -> int:
 
     seconds = next((float(o.partition("=")[2]) for o in options if o.startswith("--checkpoint-seconds=")), 30.0)
     quiet = False if "--quiet" in options else None
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the collectives' library chats on stdout
+    compilation.keep()
     launch.join()
     try:
         work(path, progress=quiet, checkpoint_seconds=seconds)

@@ -18,9 +18,10 @@ from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec
 
 from hamcmc import _check, record, samplers
-from hamcmc.distributed import factorization, partition
+from hamcmc.distributed import factorization, launch, partition
 from hamcmc.distributed.factorization import AXIS, SIDES, Carry, Data, Program
 from hamcmc.factorization import ratings as files
+from hamcmc.factorization.predict import Factorization, load
 from hamcmc.factorization.ratings import Ratings
 from hamcmc.models import gaussian_mf
 from hamcmc.progress import Progress, Status, shown
@@ -93,8 +94,7 @@ def prepare(
         notes: more for run.json.
     """
     recipe = RECIPES[_check.one_of("sampler", sampler, tuple(RECIPES))]
-    cores = os.cpu_count() or 1
-    blocks = _check.at_least("blocks", max(cores, 2) if blocks is None else blocks, 1)
+    blocks = _check.at_least("blocks", blocks_for(1) if blocks is None else blocks, 1)
     columns = gaussian_mf.layout(model, rank)
     shape = (len(ratings.users), len(ratings.items))
     if rank > min(shape):
@@ -140,7 +140,7 @@ def prepare(
         "steps": steps,
         "test": test,
         "seed": seed,
-        "threads": threads or cores,
+        "threads": threads or os.cpu_count() or 1,
         "chains": replicas,
         "ensembles": 1,
         "arrays": [a._asdict() | {"shape": list(a.shape)} for a in arrays(columns, shape)],
@@ -152,6 +152,68 @@ def prepare(
         files.save(ratings, directory.path / "ratings")
         partition.save(directory.path / "blocks", p, arrange(learn), arrange(held_out))
     return Path(out)
+
+
+def factorize(
+    ratings: Ratings,
+    out: str | os.PathLike,
+    *,
+    processes: int = 1,
+    restarts: int = 0,
+    progress: bool | Progress | None = None,
+    checkpoint_seconds: float = 30.0,
+    **options: Any,
+) -> Factorization:
+    """From ratings to a model that predicts: :func:`prepare`, then :func:`work` in one or several processes.
+
+    Args:
+        ratings: from :func:`hamcmc.factorization.ratings.read`.
+        out: directory for the run.
+        processes: how many, on this machine. Started by ``mpirun`` or Slurm, it is their number that counts.
+        restarts: how many times several processes start anew from the last checkpoint after one of them died.
+        progress: whether to show a bar (None: if stderr is a terminal).
+        checkpoint_seconds: time between checkpoints.
+        **options: of :func:`prepare`.
+    """
+    together = launch.started_by() in ("mpirun", "Slurm")
+    if together:
+        launch.join()
+        processes = jax.process_count()
+    if options.get("blocks") is None:
+        options["blocks"] = blocks_for(processes)
+    if options["blocks"] % _check.at_least("processes", processes, 1):
+        raise ValueError(f"processes must divide blocks: {processes} processes, {options['blocks']} blocks")
+    if not together or jax.process_index() == 0:
+        prepare(ratings, out, **options)
+    if together:
+        multihost_utils.sync_global_devices("prepared")
+    proceed(out, processes=processes, restarts=restarts, progress=progress, checkpoint_seconds=checkpoint_seconds)
+    return load(out)
+
+
+def proceed(
+    path: str | os.PathLike,
+    *,
+    processes: int = 1,
+    restarts: int = 0,
+    progress: bool | Progress | None = None,
+    checkpoint_seconds: float = 30.0,
+) -> None:
+    """Work on a prepared or interrupted run until it is complete; arguments as of :func:`factorize`."""
+    if processes == 1 or launch.started_by() is not None:
+        work(path, progress=progress, checkpoint_seconds=checkpoint_seconds)
+        return
+    blocks = record.read_settings(Path(path)).get("blocks", 1)
+    if blocks % processes:
+        raise ValueError(f"processes must divide blocks: {processes} processes, {blocks} blocks")
+    quiet = () if progress is None or progress else ("--quiet",)
+    arguments = (f"--checkpoint-seconds={checkpoint_seconds}", *quiet)
+    launch.launch(Path(path), processes, arguments=arguments, restarts=restarts)
+
+
+def blocks_for(processes: int) -> int:
+    """B where none is given: one for each process, or on a single one for each core; at least 2."""
+    return max(processes if processes > 1 else os.cpu_count() or 1, 2)
 
 
 class _Nothing:
@@ -441,8 +503,9 @@ def non_finite(w: Work, directory: Directory | None) -> RunError:
     """What to raise where a chain left the numbers."""
     epsilon = w.settings["step_size"]
     message = (
-        f"the factors turned non-finite in sweep {w.sweep} (step {w.sweep * w.settings['steps']:,}); the draws "
-        f"before are kept. Try a smaller step size (it was {epsilon:.3g}; try {epsilon / 3:.1g}), or a larger cosine for hamcmc"
+        f"the factors turned non-finite in sweep {w.sweep}, by step {w.sweep * w.settings['steps']:,}; draws before "
+        f"it are kept. Try a smaller step size (it was {epsilon:.3g}; try {epsilon / 3:.1g}), or for hamcmc a larger "
+        "cosine"
     )
     if directory is not None:
         directory.log("failed", iteration=w.sweep)

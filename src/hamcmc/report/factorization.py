@@ -235,7 +235,7 @@ def _calibration(model: Factorization) -> str:
 
 @mpl.rc_context(plots.STYLE)
 def _draw_calibration(observed: np.ndarray) -> str:
-    fig, ax = plots._figure(3.4, 3.2)
+    fig, ax = plots._figure(4.6, 3.4)
     ax.plot([0, 1], [0, 1], color=plots.FAINT, lw=0.8, ls=":")
     ax.plot(LEVELS, observed, "o-", color=plots.CHAIN[0], ms=3, lw=1.2)
     ax.set(xlim=(0, 1), ylim=(0, 1.01), xlabel="nominal coverage", ylabel="observed coverage", aspect="equal")

@@ -76,8 +76,11 @@ def adjusted(log_density: Callable, pairs: int, settings: dict, **options) -> Sa
         accept = jnp.log(jax.random.uniform(key_accept, ratio.shape)) < ratio  # never where the new density is NaN
         choose = lambda a, b: jnp.where(replica_axis(accept, a), a, b)
         moved = jax.tree.map(choose, (proposal, new, g_new), (x, old, g))
+        grad_norm, drift_norm, noise_norm = rms_norms((g, drift, noise))
         info = Info(
-            *rms_norms((g, drift, noise)),
+            grad_norm,
+            drift_norm,
+            noise_norm,
             jnp.sum(r.factor.accepted),
             eigenvalue_bound(r),
             r.factor.gamma,

@@ -146,8 +146,11 @@ def ensemble_hamcmc(
         if mirror is not None:
             moved = jax.vmap(mirror)(moved)
         kept = each(moved, minibatch) if fresh else at_rest
+        grad_norm, drift_norm, noise_norm = rms_norms((g, drift, noise), space)
         info = Info(
-            *rms_norms((g, drift, noise), space),
+            grad_norm,
+            drift_norm,
+            noise_norm,
             jnp.sum(r.factor.accepted),
             eigenvalue_bound(r),
             r.factor.gamma,

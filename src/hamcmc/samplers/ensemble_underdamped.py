@@ -130,8 +130,11 @@ def ensemble_underdamped(
             outside, moved = fold(mirror, moved)
             anew = standard_normal(key_fold, p)
             p = jax.tree.map(lambda new, p: jnp.where(replica_axis(outside, p), new, p), anew, p)
+        grad_norm, drift_norm, noise_norm = rms_norms((state.grad, drift, noise))
         info = Info(
-            *rms_norms((state.grad, drift, noise)),
+            grad_norm,
+            drift_norm,
+            noise_norm,
             jnp.sum(r.factor.accepted),
             eigenvalue_bound(r),
             r.factor.gamma,

@@ -1,0 +1,16 @@
+"""Compiled programs kept from one process to the next."""
+
+import contextlib
+import os
+from pathlib import Path
+
+import jax
+
+
+def keep() -> None:
+    """Keep compiled programs in the user's cache, where that is possible."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hamcmc" / "xla"
+    with contextlib.suppress(OSError):
+        cache.mkdir(parents=True, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", str(cache))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
