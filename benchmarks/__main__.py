@@ -18,6 +18,7 @@ NAMES = {
     "mixing": "mixing",
     "peers": "peers",
     "bias": "bias",
+    "factorization": "factorization",
 }
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 
