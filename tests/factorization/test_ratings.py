@@ -70,6 +70,7 @@ BAD = {
         HEAD + b'"a\nb",3,4\n\n1,3,good\n',
         r"r\.csv:6: the rating 'good' is not a number",
     ),
+    "after empty lines": ("r.csv", b"\n\n" + HEAD + b"1,3,good\n", r"r\.csv:5: the rating 'good' is not a number"),
     "in ::": ("r.dat", b"1::2::3::4\n\n1::5::x::4\n", r"r\.dat:3: the rating 'x' is not a number"),
     "nan": ("r.csv", HEAD + b"1,3,nan\n", r"r\.csv:3: the rating 'nan' is not a finite number"),
     "inf": ("r.csv", HEAD + b"1,3,-inf\n", r"r\.csv:3: the rating '-inf' is not a finite number"),
