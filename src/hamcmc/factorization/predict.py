@@ -56,16 +56,17 @@ class Factorization:
     """
 
     def __init__(self, settings: dict[str, Any], meta: dict[str, Any], ratings: Ratings, root: Any):
-        self.settings, self.meta, self.ratings, self._root = settings, meta, ratings, root["posterior"]
-        noise = np.asarray(self._root["noise_precision"][:, : meta.get("draws")])
+        self.settings, self.meta, self.ratings = settings, meta, ratings
+        noise = np.asarray(root["posterior/noise_precision"][:, : meta.get("draws")])
         self.chains = len(noise)
         self.draws = int(np.argmin(np.append(np.isfinite(noise).all(axis=0), False)))  # the others are still to come
         if not self.draws:
             raise RunError("the run has no draws yet: they come after its burn-in")
         full = settings["model"] == "full"
         names = [*SMALL, *(f"{b}_{p}" for b in BIASES for p in ("mean", "precision") if full)]
-        self.hyper = {n: self._flat(np.asarray(self._root[n][:, : self.draws])) for n in names}
+        self.hyper = {n: self._flat(np.asarray(root[f"posterior/{n}"][:, : self.draws])) for n in names}
         self._biases = BIASES if full else ()
+        self._arrays = {n: root[f"posterior/{n}"] for n in ("W", "H", *self._biases)}  # to look one up takes a while
 
     @property
     def samples(self) -> int:
@@ -188,7 +189,7 @@ class Factorization:
     def _blocks(self, factor: str, bias: str, places: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
         """For each draw, the factors and biases at the places; anything at those that are unknown."""
         wanted, back = np.unique(np.maximum(places, 0), return_inverse=True)
-        step = self._root[factor].chunks[1]
+        step = self._arrays[factor].chunks[1]
         for start in range(0, self.draws, step):
             stop = min(start + step, self.draws)
             w, b = (self._read(n, start, stop, wanted) for n in (factor, bias if self._biases else None))
@@ -198,7 +199,7 @@ class Factorization:
     def _read(self, name: str | None, start: int, stop: int, wanted: np.ndarray) -> Any:
         if name is None:
             return None
-        array = self._root[name]
+        array = self._arrays[name]
         if 4 * len(wanted) > array.shape[2]:  # picking from the store is slower than from memory
             return self._flat(np.asarray(array[:, start:stop]))[:, wanted]
         return self._flat(np.asarray(array.oindex[slice(None), slice(start, stop), wanted]))
