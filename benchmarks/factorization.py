@@ -1,22 +1,26 @@
 """The gradient of sparse matrix factorization and the noise of a step: the kernels against forms that XLA compiles.
 
-All forms find the same gradients of the same ratings, which is checked first. XLA may use every core.
+All forms find the same gradients of the same ratings, which is checked first. They are timed as samplers use them, in a
+compiled loop that moves W and H, where memory is used again. XLA may use every core.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from benchmarks.measure import Burst, Table, interleave, ratio
 from hamcmc import native, noise
-from hamcmc.native import Blocks
+from hamcmc.native import Blocks, twin
 
 BLOCKS, ROWS, WIDTH, RATINGS = 4, 971, 1510, 56_250  # one part of MovieLens 1M cut in 4 × 4: 225 000 of 3884 × 6040
-CALLS = 5  # in a burst
+ITERATIONS = 5  # in a burst
+
+Form = Callable[[Array, Array], tuple[Array, Array]]  # the gradients in W and H
 
 
 class Ratings(NamedTuple):
@@ -54,63 +58,75 @@ def simulate(rng: np.random.Generator) -> Ratings:
 def gradients(ratings: Ratings, rank: int, rounds: int) -> list[dict]:
     """Time every form in one interleaved run."""
     rng = np.random.default_rng(rank)
-    start = lambda size: (0.5 + 0.1 * rng.standard_normal((size, rank))).astype(np.float32)
-    W, H = jnp.asarray(start(BLOCKS * ROWS)), jnp.asarray(start(BLOCKS * WIDTH))
-    forms: dict[str, Callable[[], tuple[Array, Array]]] = {
-        "kernel, 1 thread": kernel(ratings, W, H, 1),
-        "kernel, 2 threads": kernel(ratings, W, H, 2),
-        "autodiff, gather and scatter": autodiff(ratings, W, H),
-        "sorted segment_sum": segments(ratings, W, H),
-        "segmented ELL, 8": segmented_ell(ratings, W, H, 8),
-        "segmented ELL, 16": segmented_ell(ratings, W, H, 16),
+    start = lambda size: jnp.asarray((0.5 + 0.1 * rng.standard_normal((size, rank))).astype(np.float32))
+    W, H = start(BLOCKS * ROWS), start(BLOCKS * WIDTH)
+    slots = lambda x: jnp.pad(x, ((0, 0), (0, -rank % native.LANES))).reshape(BLOCKS, len(x) // BLOCKS, -1)
+    padded, plain = (slots(W), slots(H)), (W, H)
+    forms: dict[str, tuple[Form, tuple[Array, Array]]] = {
+        "kernel, 1 thread": (kernel(ratings, 1), padded),
+        "kernel, 2 threads": (kernel(ratings, 2), padded),
+        "kernel's form in XLA": (kernel(ratings, 0), padded),
+        "autodiff, gather and scatter": (autodiff(ratings), plain),
+        "sorted segment_sum": (segments(ratings), plain),
+        "segmented ELL, 8": (segmented_ell(ratings, 8), plain),
+        "segmented ELL, 16": (segmented_ell(ratings, 16), plain),
     }
-    wanted = [np.array(x) for x in forms["autodiff, gather and scatter"]()]
-    for name, form in forms.items():
-        for x, y in zip(form(), wanted):
+    wanted = [np.array(x) for x in autodiff(ratings)(W, H)]
+    bursts = {}
+    for name, (form, factors) in forms.items():
+        for x, y in zip(form(*factors), wanted):
             x = np.array(x).reshape(len(y), -1)[:, :rank]
             np.testing.assert_allclose(x, y, atol=1e-4 * np.abs(y).max(), err_msg=name)
-    return timings(forms, rounds, rank, len(ratings.row) * rank, "ns per rating and factor")
+        bursts[name] = partial(descend(form), *factors)
+    return timings(bursts, rounds, rank, len(ratings.row) * rank, "ns per rating and factor")
 
 
-def kernel(ratings: Ratings, W: Array, H: Array, threads: int) -> Callable:
-    """Ours: factors padded to a multiple of 8, one slot per block."""
+def descend(form: Form) -> Form:
+    """A compiled loop of small gradient steps."""
+
+    def body(_, factors):
+        return tuple(x + 1e-7 * g for x, g in zip(factors, form(*factors)))
+
+    return jax.jit(lambda W, H: lax.fori_loop(0, ITERATIONS, body, (W, H)))
+
+
+def kernel(ratings: Ratings, threads: int) -> Form:
+    """Ours: factors padded to a multiple of 8, one slot per block. No threads: what runs without a compiled library."""
     counts = np.bincount(ratings.row, minlength=BLOCKS * ROWS).reshape(BLOCKS, 1, ROWS)
     indptr = np.concatenate([np.zeros((BLOCKS, 1, 1)), np.cumsum(counts, axis=2)], axis=2).astype(np.int32)
     columns = (ratings.column % WIDTH).reshape(BLOCKS, RATINGS)
     blocks = Blocks(*map(jnp.asarray, (indptr, columns, ratings.value.reshape(BLOCKS, RATINGS))))
-    slots = lambda x: jnp.pad(x, ((0, 0), (0, -x.shape[1] % native.LANES))).reshape(BLOCKS, len(x) // BLOCKS, -1)
-    gradient = jax.jit(lambda W, H, blocks: native.gradient(W, H, blocks, 0, threads=threads)[:2])
-    W, H = slots(W), slots(H)
-    return lambda: gradient(W, H, blocks)
+    if threads == 0:
+        return lambda W, H: twin.gradient(W, H, blocks, jnp.int32(0))[:2]
+    return lambda W, H: native.gradient(W, H, blocks, 0, threads=threads)[:2]
 
 
-def autodiff(ratings: Ratings, W: Array, H: Array) -> Callable:
+def autodiff(ratings: Ratings) -> Form:
     """What one writes first."""
-
-    def half_error(factors, r):
-        W, H = factors
-        return -0.5 * jnp.sum((r.value - jnp.sum(W[r.row] * H[r.column], axis=1)) ** 2)
-
-    gradient, r = jax.jit(jax.grad(half_error)), on_device(ratings)
-    return lambda: gradient((W, H), r)
+    row, column, value = map(jnp.asarray, ratings)
+    half_error = lambda W, H: -0.5 * jnp.sum((value - jnp.sum(W[row] * H[column], axis=1)) ** 2)
+    return jax.grad(half_error, (0, 1))
 
 
-def segments(ratings: Ratings, W: Array, H: Array) -> Callable:
-    """Sums over sorted rows, and over columns in a second order."""
+def segments(ratings: Ratings) -> Form:
+    """Sums over sorted rows, and over columns of a second copy that is sorted by them."""
+    by_row = [jnp.asarray(x) for x in ratings]
+    order = np.argsort(ratings.column, kind="stable")
+    by_column = [jnp.asarray(x[order]) for x in ratings]
 
-    @jax.jit
-    def gradient(W, H, r, order):
-        total = lambda x, to, n: jax.ops.segment_sum(x, to, n, indices_are_sorted=True)
-        w, h = W[r.row], H[r.column]
-        e = r.value - jnp.sum(w * h, axis=1)
-        column = r.column[order]
-        return total(e[:, None] * h, r.row, len(W)), total((e[:, None] * w)[order], column, len(H))
+    def gradient(W, H):
+        def half(row, column, value, of_row):
+            w, h = W[row], H[column]
+            e = value - jnp.sum(w * h, axis=1)
+            to, x, n = (row, h, len(W)) if of_row else (column, w, len(H))
+            return jax.ops.segment_sum(e[:, None] * x, to, n, indices_are_sorted=True)
 
-    r, order = on_device(ratings), jnp.asarray(np.argsort(ratings.column, kind="stable"))
-    return lambda: gradient(W, H, r, order)
+        return half(*by_row, True), half(*by_column, False)
+
+    return gradient
 
 
-def segmented_ell(ratings: Ratings, W: Array, H: Array, length: int) -> Callable:
+def segmented_ell(ratings: Ratings, length: int) -> Form:
     """Rows cut in pieces of one length, each a small dense product; columns likewise."""
 
     def pieces(sorted_by: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -130,11 +146,13 @@ def segmented_ell(ratings: Ratings, W: Array, H: Array, length: int) -> Callable
     slot[w_held.ravel()] = np.arange(w_held.size)  # where the error of each rating stands
     slot[-1] = w_held.size
     pad = lambda x: np.append(x, x[:1] * 0)
-    arrays = (w_row, pad(ratings.column)[w_held], pad(ratings.value)[w_held], w_held < len(by_column))
-    arrays += (h_row, pad(ratings.row)[h_held], slot[h_held])
+    device = lambda x: jnp.asarray(x, jnp.int32 if x.dtype == np.int64 else None)
+    there, value, column = map(
+        device, (w_held < len(by_column), pad(ratings.value)[w_held], pad(ratings.column)[w_held])
+    )
+    w_row, h_row, row, slot = map(device, (w_row, h_row, pad(ratings.row)[h_held], slot[h_held]))
 
-    @jax.jit
-    def gradient(W, H, w_row, column, value, there, h_row, row, slot):
+    def gradient(W, H):
         total = lambda x, to, n: jax.ops.segment_sum(x, to, n, indices_are_sorted=True)
         h = H[column]
         e = jnp.where(there, value - jnp.einsum("pk,plk->pl", W[w_row], h), 0)
@@ -142,48 +160,44 @@ def segmented_ell(ratings: Ratings, W: Array, H: Array, length: int) -> Callable
         e = jnp.append(e.ravel(), 0.0)[slot]
         return of_W, total(jnp.einsum("pl,plk->pk", e, W[row]), h_row, len(H))
 
-    arrays = [jnp.asarray(x, jnp.int32 if x.dtype == np.int64 else None) for x in arrays]
-    return lambda: gradient(W, H, *arrays)
+    return gradient
 
 
 def draws(rank: int, rounds: int) -> list[dict]:
-    """Noise of the padded size by every generator."""
-    columns, size = rank + -rank % native.LANES, BLOCKS * (ROWS + WIDTH)
-    rows, key = jnp.arange(size, dtype=jnp.uint32), jax.random.key(0)
-    drawn = lambda threads: jax.jit(lambda w, r: native.normal(w, r, columns, threads=threads))
-    one, two, words = drawn(1), drawn(2), jax.random.key_data(key)
-    ours = jax.jit(lambda k: noise.normal(k, (size, columns), jnp.float32))
-    jaxs = jax.jit(lambda k: jax.random.normal(k, (size, columns)))
+    """Noise of the padded size by every generator, added up in a compiled loop."""
+    shape = (BLOCKS * (ROWS + WIDTH), rank + -rank % native.LANES)
+    rows = jnp.arange(shape[0], dtype=jnp.uint32)
+    ours = lambda threads: lambda key: native.normal(jax.random.key_data(key), rows, shape[1], threads=threads)
     forms = {
-        "kernel, 1 thread": lambda: one(words, rows),
-        "kernel, 2 threads": lambda: two(words, rows),
-        "jax.random.normal": lambda: jaxs(key),
-        "hamcmc.noise.normal": lambda: ours(key),
+        "kernel, 1 thread": ours(1),
+        "kernel, 2 threads": ours(2),
+        "jax.random.normal": lambda key: jax.random.normal(key, shape),
+        "hamcmc.noise.normal": lambda key: noise.normal(key, shape, jnp.float32),
     }
-    return timings(forms, rounds, rank, size * columns, "ns per draw")
+
+    def walk(form):
+        body = lambda t, x: x + form(jax.random.fold_in(jax.random.key(0), t))
+        return jax.jit(lambda x: lax.fori_loop(0, ITERATIONS, body, x))
+
+    bursts = {name: partial(walk(form), jnp.zeros(shape)) for name, form in forms.items()}
+    return timings(bursts, rounds, rank, shape[0] * shape[1], "ns per draw")
 
 
-def timings(forms: dict[str, Callable], rounds: int, rank: int, size: int, unit: str) -> list[dict]:
-    """Rows of a table: time per item with quartiles, and the ratio to the kernel on one thread."""
-    repeat = lambda form: lambda: [jax.block_until_ready(form()) for _ in range(CALLS)]  # never two at once
-    bursts: dict[str, Burst] = {name: repeat(form) for name, form in forms.items()}
+def timings(bursts: dict[str, Burst], rounds: int, rank: int, size: int, unit: str) -> list[dict]:
+    """Rows of a table: time per item with quartiles and minimum, and the ratio to the kernel on one thread."""
     seconds = interleave(bursts, rounds)
     rows = []
     for name, s in seconds.items():
-        low, median, high = np.quantile(s / CALLS, [0.25, 0.5, 0.75])
+        each = s / ITERATIONS / size * 1e9
+        low, median, high = np.quantile(each, [0.25, 0.5, 0.75])
         rows.append(
             {
                 "K": rank,
                 "form": name,
-                "ms": f"{median * 1e3:.2f}",
-                unit: f"{median / size * 1e9:.2f} ({low / size * 1e9:.2f}–{high / size * 1e9:.2f})",
-                "best": f"{s.min() / CALLS / size * 1e9:.2f}",
+                "ms": f"{np.median(s) / ITERATIONS * 1e3:.2f}",
+                unit: f"{median:.2f} ({low:.2f}–{high:.2f})",
+                "best": f"{each.min():.2f}",
                 "times the kernel": ratio(s, seconds["kernel, 1 thread"]),
             }
         )
     return rows
-
-
-def on_device(ratings: Ratings) -> Ratings:
-    """As JAX arrays."""
-    return Ratings(*map(jnp.asarray, ratings))

@@ -55,7 +55,7 @@ def factorize(
     sampler: Annotated[str, typer.Option(help="sghmc, sgld, psgld, hamcmc or ensemble_hamcmc.")] = "sghmc",
     step_size: Annotated[float | None, typer.Option(help="ε, constant [default: the sampler's].")] = None,
     samples: Annotated[int, typer.Option(help="Stored draws.")] = 200,
-    burn_in: Annotated[int, typer.Option(help="Sweeps before the first stored draw.")] = 50,
+    burn_in: Annotated[int, typer.Option(help="Sweeps before the first stored draw.")] = 20,
     thin: Annotated[int, typer.Option(help="Sweeps per stored draw.")] = 1,
     steps: Annotated[int, typer.Option(help="Gradient steps in a sweep.")] = 20,
     blocks: Annotated[int | None, typer.Option(help="Cut the matrix in so many × so many [default: cores].")] = None,

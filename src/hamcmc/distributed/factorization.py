@@ -19,7 +19,7 @@ from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import DictKey, tree_map_with_path
 
-from hamcmc import native
+from hamcmc import _check, native
 from hamcmc.distributed.partition import Partition
 from hamcmc.models.gaussian_mf import Hyper, Layout, Prior, Sums, gibbs
 from hamcmc.native import Blocks
@@ -105,6 +105,7 @@ def build(
     *,
     devices: Any,
     sample_hyper: bool,
+    order: str = "random",
     prior: Prior = Prior(),
     sweeps: int = 1,
     threads: int = 1,
@@ -118,17 +119,21 @@ def build(
         step_size: ε, constant.
         devices: the mesh; their number divides the number of blocks.
         sample_hyper: whether sweeps end with a draw of the hyper-parameters.
-        prior: their prior.
+        order: ``"random"``, as in the paper, draws each part with probability |Ω|/N; ``"epochs"`` takes each part once in
+            every B steps, in random order, which leaves little of the gradients' noise.
+        prior: of the hyper-parameters.
         sweeps: how many sweeps a visit has.
         threads: of the kernel, for each device.
     """
     B, P = p.blocks, len(devices)
+    _check.one_of("order", order, ("random", "epochs"))
     if B % P:
         raise ValueError(f"the number of devices must divide the number of blocks: {B} blocks on {P} devices")
     q, size = B // P, int(p.parts.sum())
     rows, shape = {"W": p.rows, "H": p.columns}, (len(p.rows.block), len(p.columns.block))
     mesh = Mesh(np.asarray(devices), (AXIS,))
-    sizes = jnp.asarray(p.parts, jnp.float32)
+    # Gradients are weighted by N over this: the inverse of the probability of the part.
+    sizes = jnp.asarray(p.parts if order == "random" else np.full(B, size / B), jnp.float32)
     bounds = jnp.asarray(np.cumsum(p.parts) / max(size, 1), jnp.float32)
     free = {s: jnp.asarray(columns.free(s)) for s in SIDES}
     first = lambda: lax.axis_index(AXIS) * q if P > 1 else 0  # the number of the device's first block
@@ -170,11 +175,16 @@ def build(
         )
         return make(posterior, space_at(shift)).step(key, state, None, step_size)
 
+    def part_of(key: Array, t: Array) -> Array:
+        if order == "random":
+            place = jnp.searchsorted(bounds, jax.random.uniform(jax.random.fold_in(key, t)), side="right")
+            return jnp.minimum(place, B - 1).astype(jnp.int32)
+        return jax.random.permutation(jax.random.fold_in(key, t // B), B)[t % B].astype(jnp.int32)
+
     def steps_of_sweep(carry: Carry, train: Blocks, keys: Keys, steps: Array) -> tuple[Carry, Any]:
         def one(i, moving):
             t, shift, state, root, _ = moving
-            part = jnp.searchsorted(bounds, jax.random.uniform(jax.random.fold_in(keys.part, t)), side="right")
-            part = jnp.minimum(part, B - 1).astype(jnp.int32)
+            part = part_of(keys.part, t)
             if P > 1:
                 (state, root), shift = travel((state, root), (part - shift) % B, B, P), part
             state, info = iteration(train, root, carry.hyper, jax.random.fold_in(keys.step, t), state, part, shift)
@@ -272,7 +282,7 @@ def build(
 class PartPosterior:
     """The posterior of W and H as a sampler sees it through one part, in the coordinates θ/√d of the base metric.
 
-    A part is drawn with probability |Ω|/N, so N/|Ω| times its gradient is unbiased.
+    N/n times the gradient of a part is unbiased, where n/N is the probability of the part: n = |Ω| in the paper.
     """
 
     log_likelihood = True  # it has one

@@ -41,11 +41,11 @@ class Recipe(NamedTuple):
 
 
 RECIPES = {
-    "sgld": Recipe({}, 0.05),
-    "psgld": Recipe({"regularizer": 1e-3}, 1e-5, metric=False),
-    "hamcmc": Recipe({"memory": 3, "cosine": 0.3}, 0.05),
     "sghmc": Recipe({"friction": 0.2}, 0.05),
-    "ensemble_hamcmc": Recipe({"pairs": 2, "gamma": 0.1, "metric": None, "cosine": 0.3}, 0.5),
+    "sgld": Recipe({}, 0.05),
+    "hamcmc": Recipe({"memory": 3, "cosine": 0.3}, 0.1),
+    "psgld": Recipe({"regularizer": 1e-3}, 1e-5, metric=False),
+    "ensemble_hamcmc": Recipe({"pairs": 2, "gamma": 0.25, "metric": None, "cosine": 0.3}, 0.2),
 }
 
 
@@ -59,9 +59,10 @@ def prepare(
     options: dict[str, Any] | None = None,
     step_size: float | None = None,
     metric: bool | None = None,
+    order: str = "epochs",
     blocks: int | None = None,
     samples: int = 200,
-    burn_in: int = 50,
+    burn_in: int = 20,
     thin: int = 1,
     steps: int = 20,
     test: float = 0.1,
@@ -81,6 +82,7 @@ def prepare(
         options: of the sampler, in place of the recipe's.
         step_size: ε, constant; by default the recipe's.
         metric: take steps in the row-count metric; by default as the recipe says.
+        order: of the parts: each once in every B steps (``"epochs"``), or ``"random"`` as in the paper.
         blocks: B; the matrix is cut in B × B blocks, and a step sees one part of B of them. By default one for each
             core, at least 2.
         samples: stored draws.
@@ -132,6 +134,7 @@ def prepare(
         "sampler": {"sampler": sampler, **chosen},
         "step_size": step_size,
         "metric": recipe.metric if metric is None else metric,
+        "order": _check.one_of("order", order, ("epochs", "random")),
         "blocks": blocks,
         "imbalance": p.imbalance,
         "num_samples": samples,
@@ -302,6 +305,7 @@ class Work:
             s["step_size"],
             devices=self.devices,
             sample_hyper=s["model"] == "full",
+            order=s["order"],
             threads=max(1, s["threads"] // max(1, len(jax.local_devices()))) if jax.process_count() == 1 else 1,
         )
         self.gradients_per_step = self.make(_Nothing(), WHOLE).gradients_per_step

@@ -36,11 +36,22 @@ inline void store(float* x, Vector v) { *reinterpret_cast<Unaligned*>(x) = v; }
 #define HAMCMC_SHUFFLE(x, y, ...) __builtin_shuffle(x, y, Integers{__VA_ARGS__})
 #endif
 
+inline Vector add_halves(Vector x) { return x + HAMCMC_SHUFFLE(x, x, 4, 5, 6, 7, 0, 1, 2, 3); }
+
 inline float sum(Vector x) {
-  x += HAMCMC_SHUFFLE(x, x, 4, 5, 6, 7, 0, 1, 2, 3);
-  x += HAMCMC_SHUFFLE(x, x, 2, 3, 0, 1, 6, 7, 4, 5);
   x += HAMCMC_SHUFFLE(x, x, 1, 0, 3, 2, 5, 4, 7, 6);
-  return x[0];
+  x += HAMCMC_SHUFFLE(x, x, 2, 3, 0, 1, 6, 7, 4, 5);
+  return add_halves(x)[0];
+}
+
+// Sums of neighbours: x[0]+x[1], x[2]+x[3], y[0]+y[1], y[2]+y[3], and the same of the upper halves.
+inline Vector add_neighbours(Vector x, Vector y) {
+  return HAMCMC_SHUFFLE(x, y, 0, 2, 8, 10, 4, 6, 12, 14) + HAMCMC_SHUFFLE(x, y, 1, 3, 9, 11, 5, 7, 13, 15);
+}
+
+// sum(x[0]), … sum(x[3]) to the last bit, in the first four places and again in the others.
+inline Vector four_sums(const Vector* x) {
+  return add_halves(add_neighbours(add_neighbours(x[0], x[1]), add_neighbours(x[2], x[3])));
 }
 
 // x[0], y[0], x[1], y[1], …

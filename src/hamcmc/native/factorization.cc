@@ -2,6 +2,8 @@
 //
 // Every block has its own rows of W and of H, so blocks (and replicas) run on threads without meeting.
 
+#include <type_traits>
+
 #include "common.h"
 
 namespace hamcmc {
@@ -38,38 +40,59 @@ bool sweep(Block& block) {
     float* grad_row = job == Job::kGradient ? block.grad_w + i * rank : nullptr;
     Vector w_kept[kVectors ? kVectors : 1], grad_kept[kVectors ? kVectors : 1];
     for (int v = 0; v < kVectors; ++v) w_kept[v] = load(w_row + v * kLanes), grad_kept[v] = Vector{};
+    if (job == Job::kGradient && !kVectors) std::fill_n(grad_row, rank, 0.0f);
     const auto w = [&](int v) { return kVectors ? w_kept[v] : load(w_row + v * kLanes); };
 
-    for (int64_t k = begin; k < end; ++k) {
-      const uint32_t j = block.columns[k];
-      if (j >= block.width) return false;
-      const int64_t later = block.columns[std::min(k + kAhead, block.ratings - 1)] * rank;
-      for (int64_t x = 0; x < rank; x += 16) {
-        __builtin_prefetch(block.h + later + x);
-        if (job == Job::kGradient) __builtin_prefetch(block.grad_h + later + x, 1);
+    // One rating, or four that share the work of adding up their products.
+    const auto visit = [&](int64_t k, auto number) {
+      constexpr int kNumber = number;
+      int64_t place[kNumber];
+      Vector dot[kNumber], means;
+      for (int r = 0; r < kNumber; ++r) {
+        const uint32_t j = block.columns[k + r];
+        if (j >= block.width) return false;
+        const int64_t later = block.columns[std::min(k + r + kAhead, block.ratings - 1)] * rank;
+        for (int64_t x = 0; x < rank; x += 16) {
+          __builtin_prefetch(block.h + later + x);
+          if (job == Job::kGradient) __builtin_prefetch(block.grad_h + later + x, 1);
+        }
+        place[r] = j * rank;
+        const float* h = block.h + place[r];
+        dot[r] = w(0) * load(h);
+        for (int v = 1; v < vectors; ++v) dot[r] += w(v) * load(h + v * kLanes);
       }
-      const float* h = block.h + j * rank;
-      Vector dot = w(0) * load(h);
-      for (int v = 1; v < vectors; ++v) dot += w(v) * load(h + v * kLanes);
-      const float mean = sum(dot);
-      if (job == Job::kPredict) {
-        block.prediction[k] = mean;
-        continue;
+      if constexpr (kNumber == 4)
+        means = four_sums(dot);
+      else
+        means = Vector{} + sum(dot[0]);
+      for (int r = 0; r < kNumber; ++r) {
+        if (job == Job::kPredict) {
+          block.prediction[k + r] = means[r];
+          continue;
+        }
+        const float e = block.values[k + r] - means[r];
+        if (job == Job::kError) error += e;
+        square += static_cast<double>(e) * e;
+        if (job != Job::kGradient) continue;
+        const float* h = block.h + place[r];
+        float* grad_h = block.grad_h + place[r];
+        for (int v = 0; v < vectors; ++v) {
+          const int x = v * kLanes;
+          if (kVectors)
+            grad_kept[v] += e * load(h + x);
+          else
+            store(grad_row + x, load(grad_row + x) + e * load(h + x));
+          store(grad_h + x, load(grad_h + x) + e * w(v));
+        }
       }
-      const float e = block.values[k] - mean;
-      if (job == Job::kError) error += e;
-      square += static_cast<double>(e) * e;
-      if (job != Job::kGradient) continue;
-      float* grad_h = block.grad_h + j * rank;
-      for (int v = 0; v < vectors; ++v) {
-        const int x = v * kLanes;
-        if (kVectors)
-          grad_kept[v] += e * load(h + x);
-        else
-          store(grad_row + x, load(grad_row + x) + e * load(h + x));
-        store(grad_h + x, load(grad_h + x) + e * w(v));
-      }
-    }
+      return true;
+    };
+    int64_t k = begin;
+    if (kVectors > 0 && kVectors <= 4)  // more would not leave enough registers
+      for (; k + 4 <= end; k += 4)
+        if (!visit(k, std::integral_constant<int, 4>{})) return false;
+    for (; k < end; ++k)
+      if (!visit(k, std::integral_constant<int, 1>{})) return false;
     if (job == Job::kGradient)
       for (int v = 0; v < kVectors; ++v) store(grad_row + v * kLanes, grad_kept[v]);
   }
@@ -134,7 +157,6 @@ ffi::Error gradient(ffi::ThreadPool pool, Floats w, Floats h, Indices indptr, In
   const auto prepare = [&](Block& block, int64_t place) {
     block.grad_w = grad_w->typed_data() + place * block.rows * block.rank;
     block.grad_h = grad_h->typed_data() + place * block.width * block.rank;
-    std::fill_n(block.grad_w, block.rows * block.rank, 0.0f);
     std::fill_n(block.grad_h, block.width * block.rank, 0.0f);
   };
   const auto finish = [&](const Block& block, int64_t place) {
