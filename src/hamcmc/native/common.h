@@ -49,9 +49,10 @@ inline Vector add_neighbours(Vector x, Vector y) {
   return HAMCMC_SHUFFLE(x, y, 0, 2, 8, 10, 4, 6, 12, 14) + HAMCMC_SHUFFLE(x, y, 1, 3, 9, 11, 5, 7, 13, 15);
 }
 
-// sum(x[0]), … sum(x[3]) to the last bit, in the first four places and again in the others.
-inline Vector four_sums(const Vector* x) {
-  return add_halves(add_neighbours(add_neighbours(x[0], x[1]), add_neighbours(x[2], x[3])));
+// sum(x[0]), … sum(x[3]), to the last bit.
+inline void four_sums(const Vector* x, float* out) {
+  const Vector sums = add_halves(add_neighbours(add_neighbours(x[0], x[1]), add_neighbours(x[2], x[3])));
+  std::memcpy(out, &sums, 4 * sizeof(float));
 }
 
 // x[0], y[0], x[1], y[1], …

@@ -46,8 +46,10 @@ bool sweep(Block& block) {
     // One rating, or four that share the work of adding up their products.
     const auto visit = [&](int64_t k, auto number) {
       constexpr int kNumber = number;
-      int64_t place[kNumber];
-      Vector dot[kNumber], means;
+      const float* h[kNumber];
+      float* grad_h[kNumber];
+      Vector dot[kNumber];
+      float mean[kNumber];
       for (int r = 0; r < kNumber; ++r) {
         const uint32_t j = block.columns[k + r];
         if (j >= block.width) return false;
@@ -56,33 +58,31 @@ bool sweep(Block& block) {
           __builtin_prefetch(block.h + later + x);
           if (job == Job::kGradient) __builtin_prefetch(block.grad_h + later + x, 1);
         }
-        place[r] = j * rank;
-        const float* h = block.h + place[r];
-        dot[r] = w(0) * load(h);
-        for (int v = 1; v < vectors; ++v) dot[r] += w(v) * load(h + v * kLanes);
+        h[r] = block.h + j * rank;
+        if (job == Job::kGradient) grad_h[r] = block.grad_h + j * rank;
+        dot[r] = w(0) * load(h[r]);
+        for (int v = 1; v < vectors; ++v) dot[r] += w(v) * load(h[r] + v * kLanes);
       }
       if constexpr (kNumber == 4)
-        means = four_sums(dot);
+        four_sums(dot, mean);
       else
-        means = Vector{} + sum(dot[0]);
+        mean[0] = sum(dot[0]);
       for (int r = 0; r < kNumber; ++r) {
         if (job == Job::kPredict) {
-          block.prediction[k + r] = means[r];
+          block.prediction[k + r] = mean[r];
           continue;
         }
-        const float e = block.values[k + r] - means[r];
+        const float e = block.values[k + r] - mean[r];
         if (job == Job::kError) error += e;
         square += static_cast<double>(e) * e;
         if (job != Job::kGradient) continue;
-        const float* h = block.h + place[r];
-        float* grad_h = block.grad_h + place[r];
         for (int v = 0; v < vectors; ++v) {
           const int x = v * kLanes;
           if (kVectors)
-            grad_kept[v] += e * load(h + x);
+            grad_kept[v] += e * load(h[r] + x);
           else
-            store(grad_row + x, load(grad_row + x) + e * load(h + x));
-          store(grad_h + x, load(grad_h + x) + e * w(v));
+            store(grad_row + x, load(grad_row + x) + e * load(h[r] + x));
+          store(grad_h[r] + x, load(grad_h[r] + x) + e * w(v));
         }
       }
       return true;

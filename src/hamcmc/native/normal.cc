@@ -78,7 +78,7 @@ inline Vector normal_from_bits(Words bits) {
   Vector p = polynomial(kCentre, w);
   const Integers far = w >= 2.5f;
   if (__builtin_expect(any(far), 0)) {  // one in 37
-    Vector root;
+    Vector root{};
     for (int l = 0; l < kLanes; ++l) root[l] = std::sqrt(w[l] + 2.5f);
     p = far ? polynomial(kTail, root - 3.0f) : p;
   }
