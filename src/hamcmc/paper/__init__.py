@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hamcmc.paper import bias, fig1, fig2, proposition, theorem
+from hamcmc.paper import bias, fig1, fig2, fig4, proposition, theorem
 from hamcmc.paper.common import Reproduction
 
 
@@ -20,6 +20,7 @@ class Entry(NamedTuple):
 REPRODUCTIONS = {
     "fig1": Entry(fig1.reproduce, "Four tuned samplers on a thin two-dimensional ridge."),
     "fig2": Entry(fig2.reproduce, "Error of the posterior mean by iterations and by the clock, D = 10 and 100."),
+    "fig4": Entry(fig4.reproduce, "The partition of a matrix into blocks and parts, drawn."),
     "theorem": Entry(theorem.reproduce, "Bias and mean squared error against T beside the theorem's rates."),
     "proposition": Entry(proposition.reproduce, "Bias of the naive sampler next to HAMCMC's as the step shrinks."),
     "bias": Entry(bias.reproduce, "Bias of the published samplers next to the ensemble's on four targets."),
