@@ -19,7 +19,6 @@ class CompileKernels(BuildHookInterface):
         """Called by hatchling before it collects the files of a wheel or an editable install."""
         # By its file: the package and what it needs are not installed yet.
         build = runpy.run_path(str(Path(self.root) / "src" / "hamcmc" / "native" / "build.py"))
-        build["LIBRARY"].unlink(missing_ok=True)  # never ship one that an earlier build has left
         try:
             import jax
 

@@ -94,3 +94,21 @@ def test_a_failed_compilation_says_why(monkeypatch, tmp_path):
     with pytest.raises(OSError, match="^false .* failed"):
         build.compile_library("nowhere")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_library_of_the_same_build_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "LIBRARY", tmp_path / "_kernels.so")
+    compiler = tmp_path / "compiler"  # writes what it was called with
+    compiler.write_text('#!/bin/sh\nfor last; do :; done; echo "$@" > "$last"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+
+    def compile_with(flags: str) -> str:
+        monkeypatch.setenv("CXXFLAGS", flags)
+        build.compile_library(jax.ffi.include_dir())
+        return build.LIBRARY.read_text()
+
+    first = compile_with("-O1")
+    build.LIBRARY.write_text(first + "kept")
+    assert compile_with("-O1") == first + "kept"
+    assert "kept" not in compile_with("-O2")

@@ -14,10 +14,7 @@ LIBRARY = FOLDER / "_kernels.so"
 
 def source_hash() -> str:
     """Of all files that make the library, to notice one built from others."""
-    digest = hashlib.sha256()
-    for path in sorted([*FOLDER.glob("*.h"), *FOLDER.glob("*.cc")]):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+    return digest(*(part for path in sources() for part in (path.name.encode(), path.read_bytes())))
 
 
 def compile_library(include: str) -> None:
@@ -27,20 +24,20 @@ def compile_library(include: str) -> None:
     ``CXXFLAGS=-march=x86-64-v2``, or what those have.
     """
     compiler = shlex.split(os.environ.get("CXX", "")) or [shutil.which("g++") or shutil.which("c++") or "c++"]
-    flags = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fvisibility-inlines-hidden", "-DNDEBUG"]
-    temporary = LIBRARY.with_suffix(f".{os.getpid()}.tmp")  # a process that has the old library open keeps it
-    command = [
-        *compiler,
-        *flags,
-        *([] if not has_avx2() else ["-march=x86-64-v3"]),
-        *shlex.split(os.environ.get("CXXFLAGS", "")),
-        f'-DHAMCMC_SOURCE="{source_hash()}"',
-        "-isystem",
-        include,
-        *map(str, sorted(FOLDER.glob("*.cc"))),
-        "-o",
-        str(temporary),
-    ]
+    command = [*compiler, "-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fvisibility-inlines-hidden"]
+    command += ["-DNDEBUG", f'-DHAMCMC_SOURCE="{source_hash()}"']
+    command += ["-march=x86-64-v3"] if has_avx2() else []
+    command += shlex.split(os.environ.get("CXXFLAGS", ""))
+    command += [str(path) for path in sources() if path.suffix == ".cc"]
+
+    # One installation builds several times: what was made by the same command with the same headers is kept.
+    headers = (path.read_bytes() for path in sorted(Path(include).glob("xla/ffi/api/*.h")))
+    built = digest(shlex.join(command).encode(), *headers)
+    if LIBRARY.exists() and built.encode() in LIBRARY.read_bytes():
+        return
+    LIBRARY.unlink(missing_ok=True)  # also when this fails, never leave one of other source
+    temporary = LIBRARY.with_suffix(f".{os.getpid()}.tmp")
+    command += [f'-DHAMCMC_BUILT="{built}"', "-isystem", include, "-o", str(temporary)]
     try:
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
@@ -48,6 +45,19 @@ def compile_library(include: str) -> None:
         temporary.replace(LIBRARY)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sources() -> list[Path]:
+    """Headers and units, in a fixed order."""
+    return sorted([*FOLDER.glob("*.h"), *FOLDER.glob("*.cc")])
+
+
+def digest(*parts: bytes) -> str:
+    """A short hash of all parts and where they end."""
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "big") + part)
+    return whole.hexdigest()[:16]
 
 
 def has_avx2() -> bool:

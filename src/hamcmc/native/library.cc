@@ -1,11 +1,8 @@
 // What the library says about itself, asked before anything else in it is used.
 
-#ifndef HAMCMC_SOURCE
-#define HAMCMC_SOURCE "unknown"
-#endif
-
-// Hash of the files that it was built from.
+// Both hashes are given by build.py: of the files it was built from, and of all that went into the build.
 extern "C" const char* hamcmc_source() { return HAMCMC_SOURCE; }
+extern "C" const char* hamcmc_built() { return HAMCMC_BUILT; }
 
 // Whether this machine has the instructions that it was built for.
 extern "C" int hamcmc_supported() {
