@@ -32,10 +32,21 @@ MakeSampler = Callable[[Any, Space], Sampler]
 
 
 class Data(NamedTuple):
-    """Ratings by row block, less their mean: those to learn from, and those held out."""
+    """Ratings by row block, less their mean, to learn from and held out; how many each row and each column has."""
 
     train: Blocks
     test: Blocks
+    row_counts: Array
+    column_counts: Array  # of all column blocks, on every device
+
+
+class Metric(NamedTuple):
+    """The row-count metric: d = 1 / (precision + weight · n) for each number of a row with n ratings."""
+
+    W_precision: Array
+    W_weight: Array
+    H_precision: Array
+    H_weight: Array
 
 
 class Carry(NamedTuple):
@@ -43,7 +54,7 @@ class Carry(NamedTuple):
 
     Attributes:
         state: of the sampler, in the coordinates θ/√d of the base metric.
-        root: √d, as a position.
+        metric: the base metric d.
         hyper: hyper-parameters.
         predicted: running sum over draws of the predictions of held-out ratings, (B, n).
         draws: how many predictions it has.
@@ -51,7 +62,7 @@ class Carry(NamedTuple):
     """
 
     state: Any
-    root: PyTree
+    metric: Metric
     hyper: Hyper
     predicted: Array
     draws: Array
@@ -72,9 +83,9 @@ class Program(NamedTuple):
     """The compiled functions of a run.
 
     Attributes:
-        begin: ``(position, root, hyper, zeros for predictions) -> carry``.
+        begin: ``(position, metric, hyper, zeros for predictions, data) -> carry``.
         visit: ``(carry, data, keys, steps, collect) -> (carry, traces)``, a fixed number of sweeps.
-        position: ``carry -> {"W": (…, B, rows, width), "H": …}`` in the coordinates of the model.
+        position: ``(carry, data) -> {"W": (…, B, rows, width), "H": …}`` in the coordinates of the model.
         mesh: of devices.
     """
 
@@ -119,8 +130,8 @@ def build(
         step_size: ε, constant.
         devices: the mesh; their number divides the number of blocks.
         sample_hyper: whether sweeps end with a draw of the hyper-parameters.
-        order: ``"random"``, as in the paper, draws each part with probability |Ω|/N; ``"epochs"`` takes each part once in
-            every B steps, in random order, which leaves little of the gradients' noise.
+        order: ``"random"``, as in the paper, draws each part with probability |Ω|/N; ``"epochs"`` takes each part once
+            in every B steps, in random order, which leaves little of the gradients' noise.
         prior: of the hyper-parameters.
         sweeps: how many sweeps a visit has.
         threads: of the kernel, for each device.
@@ -150,6 +161,16 @@ def build(
         there = jnp.arange(places) < jnp.asarray(rows[side].sizes)[blocks_at(side, shift)][:, None]
         return there[..., None] * free[side]
 
+    def root_of(metric: Metric, row_counts: Array, column_counts: Array) -> PyTree:
+        """√d, for rows and columns with so many ratings."""
+        side = lambda s, precision, weight, n: jnp.where(
+            free[s] > 0, lax.rsqrt(jnp.where(free[s] > 0, precision + weight * n[..., None], 1)), 1
+        )
+        return {
+            "W": side("W", metric.W_precision, metric.W_weight, row_counts),
+            "H": side("H", metric.H_precision, metric.H_weight, column_counts),
+        }
+
     def space_at(shift: Any) -> Space:
         def normal(key, like):
             def side(s, key, x):
@@ -163,12 +184,12 @@ def build(
 
         return Space(total, normal)
 
-    def iteration(train: Blocks, root: PyTree, hyper: Hyper, key: Array, state: Any, part: Array, shift: Any):
+    def iteration(carry: Carry, data: Data, key: Array, state: Any, part: Array, shift: Any):
         """One step of the sampler on a part, with H's blocks where `shift` says."""
         posterior = PartPosterior(
-            lambda W, H: gradient_of_part(train, W, H, part, resting=P == 1, threads=threads),
-            root,
-            hyper,
+            lambda W, H: gradient_of_part(data.train, W, H, part, resting=P == 1, threads=threads),
+            root_of(carry.metric, data.row_counts, data.column_counts[blocks_at("H", shift)]),
+            carry.hyper,
             {s: mask(s, shift) for s in SIDES},
             sizes[part],
             size,
@@ -181,23 +202,23 @@ def build(
             return jnp.minimum(place, B - 1).astype(jnp.int32)
         return jax.random.permutation(jax.random.fold_in(key, t // B), B)[t % B].astype(jnp.int32)
 
-    def steps_of_sweep(carry: Carry, train: Blocks, keys: Keys, steps: Array) -> tuple[Carry, Any]:
+    def steps_of_sweep(carry: Carry, data: Data, keys: Keys, steps: Array) -> tuple[Carry, Any]:
         def one(i, moving):
-            t, shift, state, root, _ = moving
+            t, shift, state, _ = moving
             part = part_of(keys.part, t)
             if P > 1:
-                (state, root), shift = travel((state, root), (part - shift) % B, B, P), part
-            state, info = iteration(train, root, carry.hyper, jax.random.fold_in(keys.step, t), state, part, shift)
-            return t + 1, shift, state, root, info
+                state, shift = travel(state, (part - shift) % B, B, P), part
+            state, info = iteration(carry, data, jax.random.fold_in(keys.step, t), state, part, shift)
+            return t + 1, shift, state, info
 
-        start = carry.iteration, jnp.zeros((), jnp.int32), carry.state, carry.root
+        start = carry.iteration, jnp.zeros((), jnp.int32), carry.state
         shapes = jax.eval_shape(lambda s: one(0, (*s, None))[-1], start)
-        t, shift, state, root, info = lax.fori_loop(
+        t, shift, state, info = lax.fori_loop(
             0, steps, one, (*start, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
         )
         if P > 1:
-            state, root = travel((state, root), (-shift) % B, B, P)
-        return carry._replace(state=state, root=root, iteration=t), info
+            state = travel(state, (-shift) % B, B, P)
+        return carry._replace(state=state, iteration=t), info
 
     def look(position: PyTree, data: Data) -> tuple[Array, Array]:
         """Σe² of the device's training ratings and predictions of its held-out ones, as H passes by once."""
@@ -215,7 +236,8 @@ def build(
 
     def close(carry: Carry, data: Data, keys: Keys, collect: Array, info: Any) -> tuple[Carry, Trace]:
         """Draw the hyper-parameters, and see how well the draw predicts."""
-        theta = jax.tree.map(jnp.multiply, carry.state.position, carry.root)
+        root = root_of(carry.metric, data.row_counts, data.column_counts[blocks_at("H", 0)])
+        theta = jax.tree.map(jnp.multiply, carry.state.position, root)
         if theta["W"].ndim == 3:
             one, (error, predicted) = theta, look(theta, data)
         else:  # the hyper-parameters follow one replica after the other
@@ -241,26 +263,30 @@ def build(
 
     def visit(carry: Carry, data: Data, keys: Keys, steps: Array, collect: Array) -> tuple[Carry, Trace]:
         def sweep(carry, _):
-            carry, info = steps_of_sweep(carry, data.train, keys, steps)
+            carry, info = steps_of_sweep(carry, data, keys, steps)
             return close(carry, data, keys, collect, info)
 
         return lax.scan(sweep, carry, length=sweeps)
 
-    def begin(position: PyTree, root: PyTree, hyper: Hyper, predicted: Array) -> Carry:
+    def begin(position: PyTree, metric: Metric, hyper: Hyper, predicted: Array, data: Data) -> Carry:
+        root = root_of(metric, data.row_counts, data.column_counts)
         nothing = make(PartPosterior(None, root, hyper, None, 1.0, size), Space(total))  # type: ignore[arg-type]
         state = nothing.init(jax.tree.map(jnp.divide, position, root))
-        return Carry(state, root, hyper, predicted, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+        return Carry(state, metric, hyper, predicted, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+
+    def position(carry: Carry, data: Data) -> PyTree:
+        root = root_of(carry.metric, data.row_counts, data.column_counts)
+        return jax.tree.map(jnp.multiply, carry.state.position, root)
 
     def compiled(carry, data, keys, steps, collect):
         if P == 1:
             return visit(carry, data, keys, steps, collect)
         carries = carry_specs(carry)
-        ratings = jax.tree.map(lambda _: PartitionSpec(AXIS), data)
         whole = lambda tree: jax.tree.map(lambda _: PartitionSpec(), tree)
         return jax.shard_map(
             visit,
             mesh=mesh,
-            in_specs=(carries, ratings, whole(keys), PartitionSpec(), PartitionSpec()),
+            in_specs=(carries, data_specs(), whole(keys), PartitionSpec(), PartitionSpec()),
             out_specs=(carries, PartitionSpec()),
             check_vma=False,
         )(carry, data, keys, steps, collect)
@@ -274,7 +300,7 @@ def build(
     return Program(
         placed_begin,
         jax.jit(compiled, donate_argnums=0),
-        jax.jit(lambda carry: jax.tree.map(jnp.multiply, carry.state.position, carry.root)),
+        jax.jit(position),
         mesh,
     )
 
@@ -321,20 +347,19 @@ def gradient_of_part(train: Blocks, W: Array, H: Array, part: Array, *, resting:
     return of_W, jnp.roll(of_H, part, 0) if resting else of_H
 
 
-def metric_root(p: Partition, columns: Layout, hyper: Hyper) -> PyTree:
-    """√d of the row-count metric: d = 1 / (λ + τ n E h²) for each number, the inverse of its expected curvature."""
-    second = {
-        "W": hyper.H_mean**2 + columns.free("H") / jnp.maximum(hyper.H_precision, 1e-30) + columns.constant("H"),
-        "H": hyper.W_mean**2 + columns.free("W") / jnp.maximum(hyper.W_precision, 1e-30) + columns.constant("W"),
-    }
-    own = {"W": (p.rows, hyper.W_precision), "H": (p.columns, hyper.H_precision)}
+def row_count_metric(columns: Layout, hyper: Hyper) -> Metric:
+    """d = 1 / (λ + τ n E h²) for each number w of a row with n ratings, and likewise h: its expected curvature."""
+    second = lambda s, mean, precision: (
+        mean**2 + jnp.where(columns.free(s) > 0, 1 / jnp.maximum(precision, 1e-30), 0) + columns.constant(s)
+    )
+    of_W, of_H = second("W", hyper.W_mean, hyper.W_precision), second("H", hyper.H_mean, hyper.H_precision)
+    return Metric(hyper.W_precision, hyper.noise * of_H, hyper.H_precision, hyper.noise * of_W)
 
-    def side(s):
-        side, precision = own[s]
-        curvature = precision + hyper.noise * jnp.asarray(side.counts, jnp.float32)[..., None] * second[s]
-        return jnp.where(columns.free(s) > 0, 1 / jnp.sqrt(curvature), 1.0).astype(jnp.float32)
 
-    return {s: side(s) for s in SIDES}
+def plain_metric(columns: Layout) -> Metric:
+    """d = 1."""
+    one, zero = jnp.ones(columns.width), jnp.zeros(columns.width)
+    return Metric(one, zero, one, zero)
 
 
 def specs(tree: PyTree) -> PyTree:
@@ -351,6 +376,12 @@ def specs(tree: PyTree) -> PyTree:
 def carry_specs(carry: Carry) -> Carry:
     """How a :class:`Carry` is spread."""
     return specs(carry)._replace(predicted=PartitionSpec(AXIS))
+
+
+def data_specs() -> Data:
+    """How :class:`Data` is spread."""
+    by_block = Blocks(*[PartitionSpec(AXIS)] * 3)  # type: ignore[list-item]
+    return Data(by_block, by_block, PartitionSpec(AXIS), PartitionSpec())  # type: ignore[arg-type]
 
 
 def shardings(mesh: Mesh, spec: PyTree) -> PyTree:

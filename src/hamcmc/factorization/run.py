@@ -44,7 +44,7 @@ RECIPES = {
     "sghmc": Recipe({"friction": 0.2}, 0.05),
     "sgld": Recipe({}, 0.05),
     "hamcmc": Recipe({"memory": 3, "cosine": 0.3}, 0.1),
-    "psgld": Recipe({"regularizer": 1e-3}, 1e-5, metric=False),
+    "psgld": Recipe({"regularizer": 1e-5}, 5e-7, metric=False),
     "ensemble_hamcmc": Recipe({"pairs": 2, "gamma": 0.25, "metric": None, "cosine": 0.3}, 0.2),
 }
 
@@ -309,8 +309,8 @@ class Work:
             threads=max(1, s["threads"] // max(1, len(jax.local_devices()))) if jax.process_count() == 1 else 1,
         )
         self.gradients_per_step = self.make(_Nothing(), WHOLE).gradients_per_step
-        whole = lambda blocks: jax.tree.map(lambda _: PartitionSpec(AXIS), blocks)
-        self.data = factorization.shard(self.program.mesh, Data(train, test), Data(whole(train), whole(test)))
+        data = Data(train, test, self.p.rows.counts, self.p.columns.counts)  # type: ignore[arg-type]
+        self.data: Data = factorization.shard(self.program.mesh, data, factorization.data_specs())
         self.keys = factorization.keys(s["seed"])
         self.sweep, self.seconds = 0, 0.0
         self.visit: Any = None  # compiled ahead of the first sweep, so that no sweep's time includes it
@@ -325,22 +325,19 @@ class Work:
         """Sweeps of the whole run."""
         return self.settings["warmup"] + self.settings["num_samples"] * self.settings["thin"]
 
-    def root_of(self, hyper: gaussian_mf.Hyper) -> PyTree:
-        """√d of the base metric on the mesh."""
-        root = jax.tree.map(np.asarray, factorization.metric_root(self.p, self.columns, hyper))
+    def metric(self, hyper: gaussian_mf.Hyper) -> factorization.Metric:
+        """The base metric that goes with hyper-parameters."""
         if not self.settings["metric"]:
-            root = jax.tree.map(np.ones_like, root)
-        return factorization.shard(self.program.mesh, root, factorization.specs(root))
+            return jax.tree.map(np.asarray, factorization.plain_metric(self.columns))
+        return jax.tree.map(np.asarray, factorization.row_count_metric(self.columns, hyper))
 
     def begin(self) -> Carry:
         """The state before the first sweep."""
         position, hyper = start(self.settings, self.p, self.columns)
         position = factorization.shard(self.program.mesh, position, factorization.specs(position))
         zeros = np.zeros(self.data.test.columns.shape, np.float32)
-        spec = PartitionSpec(AXIS)
-        return self.program.begin(
-            position, self.root_of(hyper), hyper, factorization.shard(self.program.mesh, zeros, spec)
-        )
+        predicted = factorization.shard(self.program.mesh, zeros, PartitionSpec(AXIS))
+        return self.program.begin(position, self.metric(hyper), hyper, predicted, self.data)
 
     def restore(self, checkpoint: Checkpoint) -> Carry:
         """The state of a checkpoint, spread over the devices of today."""
@@ -352,7 +349,8 @@ class Work:
     def learn_metric(self, carry: Carry) -> Carry:
         """A new base metric from the hyper-parameters at hand; the sampler starts anew where it is."""
         hyper = jax.tree.map(np.asarray, carry.hyper)
-        new = self.program.begin(self.program.position(carry), self.root_of(hyper), hyper, carry.predicted)
+        position = self.program.position(carry, self.data)
+        new = self.program.begin(position, self.metric(hyper), hyper, carry.predicted, self.data)
         return new._replace(draws=carry.draws, iteration=carry.iteration)
 
     def whole(self, tree: PyTree) -> PyTree:
@@ -379,7 +377,7 @@ class Work:
 
     def draw(self, carry: Carry) -> dict[str, np.ndarray]:
         """The newest draw as recorded; a collective."""
-        theta, hyper = self.whole(self.program.position(carry)), jax.tree.map(np.asarray, carry.hyper)
+        theta, hyper = self.whole(self.program.position(carry, self.data)), jax.tree.map(np.asarray, carry.hyper)
         sides = {"W": self.p.rows, "H": self.p.columns}
         chains = lambda x: x if x.ndim == 4 else x[None]
         return named(self.columns, {s: sides[s].gather(chains(theta[s])) for s in SIDES}, hyper)

@@ -1,0 +1,51 @@
+"""The same draws on 1, 2 and 4 devices, and what a step sends. In a process of its own, for its devices."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+UNIT = 7 * 8 * 4  # bytes of a block of H: 26 columns in 4 blocks, 3 factors and two biases padded to 8, float32
+
+
+def report(sampler):
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "tests.distributed.devices", sampler]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)[sampler]
+
+
+def check(found, reductions, units):
+    assert found["moved"] > 0.3
+    assert found["two"] < 1e-4 * found["moved"]
+    assert found["four"] < 1e-4 * found["moved"]
+    by_function = {}
+    for kind, size, function in found["collectives"]:
+        by_function.setdefault(function, Counter())[kind, size] += 1
+    loop = [c for c in by_function.values() if all(kind == "all-reduce" for kind, _ in c)]
+    per_step, per_sweep = sorted(loop, key=lambda c: max(size for _, size in c) == 144)
+    assert sum(per_step.values()) == reductions
+    assert per_sweep == {("all-reduce", 4 * (4 + 4 * 8)): 1}
+    moves = [c for c in by_function.values() if ("collective-permute", units * UNIT) in c]
+    # One for each way round the ring, of which a step takes one: to the next part, and back home after a sweep.
+    assert moves == [{("collective-permute", units * UNIT): 1}] * 6
+    others = [c for c in by_function.values() if c not in loop and c not in moves]
+    assert others == [{("collective-permute", UNIT): 1}]  # H passes by for predictions
+    assert {kind for kind, *_ in found["collectives"]} == {"all-reduce", "collective-permute"}
+
+
+def test_hamcmc():
+    """One reduction; the three chains, their last moves and gradients, and the newest draw travel."""
+    check(report("hamcmc"), reductions=1, units=3 + 3 + 3 + 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sampler", "reductions", "units"), [("sgld", 1, 1), ("psgld", 1, 3), ("sghmc", 1, 2), ("ensemble_hamcmc", 2, 9)]
+)
+def test_others(sampler, reductions, units):
+    check(report(sampler), reductions, units)
