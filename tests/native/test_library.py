@@ -1,6 +1,7 @@
 """A library that cannot be used is named and left alone."""
 
 import _ctypes
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -54,12 +55,25 @@ def test_a_symbol_that_is_not_there(monkeypatch, load):
 
 
 @needs_kernel
-def test_another_ffi_version_is_refused_by_jax(monkeypatch, load):
+@pytest.mark.parametrize("name", ["MAJOR", "MINOR"])
+def test_for_another_version_of_the_interface(monkeypatch, tmp_path, load, name):
+    header = "xla/ffi/api/c_api.h"
+    ours = Path(jax.ffi.include_dir(), header).read_text()
+    (tmp_path / header).parent.mkdir(parents=True)
+    (tmp_path / header).write_text(ours.replace(f"#define XLA_FFI_API_{name} ", f"#define XLA_FFI_API_{name} 9"))
+    monkeypatch.setattr(jax.ffi, "include_dir", lambda: str(tmp_path))
+    found = load()
+    assert not found
+    assert "of XLA's interface, and jaxlib has" in found.why_not
+
+
+@needs_kernel
+def test_refused_by_jax(monkeypatch, load):
     def refuse(name, capsule, platform):
-        raise RuntimeError("unsupported version")
+        raise RuntimeError("no room for it")
 
     monkeypatch.setattr(jax.ffi, "register_ffi_target", refuse)
-    assert "unsupported version" in load().why_not
+    assert "no room for it" in load().why_not
 
 
 @needs_kernel
