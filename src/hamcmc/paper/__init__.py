@@ -3,24 +3,28 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hamcmc.paper import bias, fig1, fig2, fig4, proposition, theorem
+from hamcmc.paper import bias, fig1, fig2, fig4, fig5, proposition, theorem
 from hamcmc.paper.common import Reproduction
 
 
 class Entry(NamedTuple):
     """A reproduction by name: ``run(out, quick=False, seed=0, progress=None) -> Reproduction`` and a line of help.
 
-    `progress` is called with (what is being done, fraction done).
+    `progress` is called with (what is being done, fraction done). `options` are keywords that only this one takes.
     """
 
     run: Callable[..., Reproduction]
     help: str
+    options: tuple[str, ...] = ()
 
 
 REPRODUCTIONS = {
     "fig1": Entry(fig1.reproduce, "Four tuned samplers on a thin two-dimensional ridge."),
     "fig2": Entry(fig2.reproduce, "Error of the posterior mean by iterations and by the clock, D = 10 and 100."),
     "fig4": Entry(fig4.reproduce, "The partition of a matrix into blocks and parts, drawn."),
+    "fig5": Entry(
+        fig5.reproduce, "Held-out error of matrix factorization by iterations and by the clock.", ("ratings", "blocks")
+    ),
     "theorem": Entry(theorem.reproduce, "Bias and mean squared error against T beside the theorem's rates."),
     "proposition": Entry(proposition.reproduce, "Bias of the naive sampler next to HAMCMC's as the step shrinks."),
     "bias": Entry(bias.reproduce, "Bias of the published samplers next to the ensemble's on four targets."),
