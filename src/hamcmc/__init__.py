@@ -8,6 +8,7 @@ from hamcmc.result import Result
 from hamcmc.run import Interrupted, NonFinite, resume, sample
 from hamcmc.samplers import (
     Sampler,
+    alternating,
     ccadl,
     ensemble_hamcmc,
     ensemble_underdamped,
@@ -42,6 +43,7 @@ __all__ = [
     "Sampler",
     "Support",
     "Tuned",
+    "alternating",
     "bounded",
     "ccadl",
     "compare",

@@ -1,5 +1,6 @@
 """One file per sampler, all with the same interface."""
 
+from hamcmc.samplers.alternating import alternating
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.ccadl import ccadl
 from hamcmc.samplers.ensemble_hamcmc import ensemble_hamcmc
@@ -17,6 +18,7 @@ from hamcmc.samplers.svrg import svrg
 __all__ = [
     "NAMES",
     "Sampler",
+    "alternating",
     "build",
     "ccadl",
     "ensemble_hamcmc",

@@ -1,0 +1,75 @@
+"""A normal mean by gradient steps and its precision by Gibbs draws, against the exact Normal-Gamma posterior."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hamcmc
+from tests.mutation import mutant
+
+X = jnp.asarray(np.random.default_rng(0).normal(1.0, 2.0, 20), jnp.float32)
+A0, B0 = 2.0, 3.0  # p(τ) = Gamma(A0, B0), p(μ) flat
+
+
+def posterior(package):
+    log_prior = lambda p: (A0 - 1) * jnp.log(p["tau"]) - B0 * p["tau"]
+    log_likelihood = lambda p, x: 0.5 * jnp.log(p["tau"]) - 0.5 * p["tau"] * (x - p["mu"]) ** 2
+    return package.Posterior(log_prior, log_likelihood, X, support={"mu": package.real, "tau": package.positive()})
+
+
+def conditional(key, p):
+    rate = B0 + jnp.sum((X - p["mu"]) ** 2) / 2
+    return {"tau": jax.random.gamma(key, A0 + len(X) / 2) / rate}
+
+
+def z_scores(package, every=1, inner=None, step_size=0.002):
+    """Of the means of μ, (μ−x̄)², τ against exact values; standard errors from independent chains."""
+    target = posterior(package)
+    sampler = package.samplers.alternating(target, conditional, inner or package.sgld, drawn=("tau",), every=every)
+    start = {"mu": X.mean(), "tau": jnp.float32(0.25)}
+    result = package.sample(
+        target, sampler, start, step_size=step_size, num_samples=1500, warmup=200, thin=2, chains=40, progress=False
+    )
+    mu, tau = (np.asarray(result.posterior[k]) for k in ("mu", "tau"))
+    mean, n = float(X.mean()), len(X)
+    shape, rate = A0 + (n - 1) / 2, B0 + float(jnp.sum((X - mean) ** 2)) / 2
+    exact = [(mu, mean), ((mu - mean) ** 2, rate / (shape - 1) / n), (tau, shape / rate)]
+    return [float((x.mean() - e) / (x.mean(1).std(ddof=1) / np.sqrt(len(x)))) for x, e in exact]
+
+
+def test_the_joint_law_is_exact(optimised):
+    assert np.abs(z_scores(hamcmc)).max() < 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "run",
+    [
+        {"every": 3},
+        {"every": 10, "inner": lambda grad: hamcmc.sghmc(grad, friction=0.5), "step_size": 0.05},
+        {"inner": lambda grad: hamcmc.hamcmc(grad, memory=2), "step_size": 0.005},
+    ],
+)
+def test_in_other_ways(optimised, run):
+    assert np.abs(z_scores(hamcmc, **run)).max() < 4
+
+
+def test_power(optimised):
+    with mutant(
+        "samplers/alternating.py", "unconstrain_unchecked(theta | new)", "unconstrain_unchecked(new | theta)"
+    ) as broken:
+        assert np.abs(z_scores(broken)).max() > 5
+
+
+def test_names_are_checked():
+    target = posterior(hamcmc)
+    start = target.unconstrain({"mu": jnp.float32(1.0), "tau": jnp.float32(0.25)})
+    with pytest.raises(ValueError, match="drawn must name some of the parameters mu, tau, got sigma"):
+        hamcmc.samplers.alternating(target, conditional, hamcmc.sgld, drawn=("sigma",)).init(start)
+    wrong = hamcmc.samplers.alternating(target, lambda key, p: {"mu": 0.0}, hamcmc.sgld, drawn=("tau",))
+    with pytest.raises(ValueError, match="the conditional must return tau, got mu"):
+        wrong.step(jax.random.key(0), wrong.init(start), X, 0.1)
+    ensemble = lambda grad: hamcmc.ensemble_hamcmc(grad)
+    with pytest.raises(ValueError, match="not with an ensemble"):
+        hamcmc.samplers.alternating(target, conditional, ensemble, drawn=("tau",))
