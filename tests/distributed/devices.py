@@ -13,8 +13,16 @@ from hamcmc.factorization import run
 from tests.factorization.sparse import low_rank, ratings_of
 
 
-def draws(sampler, devices):
-    options = {"rank": 3, "sampler": sampler, "samples": 2, "burn_in": 2, "steps": 5, "blocks": 4}
+def draws(sampler, devices, reduction="psum"):
+    options = {
+        "rank": 3,
+        "sampler": sampler,
+        "samples": 2,
+        "burn_in": 2,
+        "steps": 5,
+        "blocks": 4,
+        "reduction": reduction,
+    }
     with tempfile.TemporaryDirectory() as folder:
         path = run.prepare(ratings_of(*low_rank(30, 26, 300)), Path(folder) / "run", **options)
         work = run.Work(path, jax.devices()[:devices])
@@ -34,11 +42,13 @@ if __name__ == "__main__":
         one, _ = draws(sampler, 1)
         two, _ = draws(sampler, 2)
         four, text = draws(sampler, 4)
+        others = [draws(sampler, 4, how)[0] for how in ("ordered", "butterfly")] if sampler == "sgld" else []
         worst = lambda a, b: max(float(np.abs(a[k] - b[k]).max()) for k in a)
         found = cost.collectives(text)
         report[sampler] = {
             "two": worst(one, two),
             "four": worst(one, four),
+            "reductions": [worst(one, other) for other in others],
             "moved": float(np.abs(one["posterior/W"]).max()),
             "collectives": [list(c) for c in found],
             "text": len(text),

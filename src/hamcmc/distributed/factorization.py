@@ -117,6 +117,7 @@ def build(
     devices: Any,
     sample_hyper: bool,
     order: str = "random",
+    reduction: str = "psum",
     prior: Prior = Prior(),
     sweeps: int = 1,
     threads: int = 1,
@@ -132,6 +133,7 @@ def build(
         sample_hyper: whether sweeps end with a draw of the hyper-parameters.
         order: ``"random"``, as in the paper, draws each part with probability |Ω|/N; ``"epochs"`` takes each part once
             in every B steps, in random order, which leaves little of the gradients' noise.
+        reduction: how sums over devices are made, one of `REDUCTIONS`.
         prior: of the hyper-parameters.
         sweeps: how many sweeps a visit has.
         threads: of the kernel, for each device.
@@ -148,7 +150,8 @@ def build(
     bounds = jnp.asarray(np.cumsum(p.parts) / max(size, 1), jnp.float32)
     free = {s: jnp.asarray(columns.free(s)) for s in SIDES}
     first = lambda: lax.axis_index(AXIS) * q if P > 1 else 0  # the number of the device's first block
-    total = (lambda x: lax.psum(x, AXIS)) if P > 1 else (lambda x: x)
+    reduce = REDUCTIONS[_check.one_of("reduction", reduction, tuple(REDUCTIONS))]
+    total = partial(reduce, P=P) if P > 1 else (lambda x: x)
 
     def blocks_at(side: str, shift: Any) -> Array:
         """The numbers of the blocks in the device's slots."""
@@ -387,6 +390,29 @@ def data_specs() -> Data:
 def shardings(mesh: Mesh, spec: PyTree) -> PyTree:
     """Specs on a mesh."""
     return jax.tree.map(lambda s: NamedSharding(mesh, s), spec, is_leaf=lambda s: isinstance(s, PartitionSpec))
+
+
+def ordered_sum(x: Array, P: int) -> Array:
+    """Everyone gathers all shards and adds them up in the order of the devices, which no number of processes alters."""
+    return lax.all_gather(x, AXIS).sum(0)
+
+
+def butterfly_sum(x: Array, P: int) -> Array:
+    """log₂ P rounds in which partners at distance 1, 2, 4 … swap what they have."""
+    if P & (P - 1):
+        raise ValueError(f"a butterfly needs 2, 4, 8 … devices, not {P}")
+    distance = 1
+    while distance < P:
+        x = x + lax.ppermute(x, AXIS, [(d, d ^ distance) for d in range(P)])
+        distance *= 2
+    return x
+
+
+REDUCTIONS: dict[str, Callable] = {
+    "psum": lambda x, P: lax.psum(x, AXIS),
+    "ordered": ordered_sum,
+    "butterfly": butterfly_sum,
+}
 
 
 def travel(tree: PyTree, shift: Array, B: int, P: int) -> PyTree:

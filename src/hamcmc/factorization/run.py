@@ -60,6 +60,7 @@ def prepare(
     step_size: float | None = None,
     metric: bool | None = None,
     order: str = "epochs",
+    reduction: str = "psum",
     blocks: int | None = None,
     samples: int = 200,
     burn_in: int = 20,
@@ -83,6 +84,7 @@ def prepare(
         step_size: ε, constant; by default the recipe's.
         metric: take steps in the row-count metric; by default as the recipe says.
         order: of the parts: each once in every B steps (``"epochs"``), or ``"random"`` as in the paper.
+        reduction: how several devices add up: ``"psum"``, ``"butterfly"`` or ``"ordered"``.
         blocks: B; the matrix is cut in B × B blocks, and a step sees one part of B of them. By default one for each
             core, at least 2.
         samples: stored draws.
@@ -135,6 +137,7 @@ def prepare(
         "step_size": step_size,
         "metric": recipe.metric if metric is None else metric,
         "order": _check.one_of("order", order, ("epochs", "random")),
+        "reduction": _check.one_of("reduction", reduction, tuple(factorization.REDUCTIONS)),
         "blocks": blocks,
         "imbalance": p.imbalance,
         "num_samples": samples,
@@ -306,6 +309,7 @@ class Work:
             devices=self.devices,
             sample_hyper=s["model"] == "full",
             order=s["order"],
+            reduction=s["reduction"],
             threads=max(1, s["threads"] // max(1, len(jax.local_devices()))) if jax.process_count() == 1 else 1,
         )
         self.gradients_per_step = self.make(_Nothing(), WHOLE).gradients_per_step
