@@ -19,6 +19,7 @@ NAMES = {
     "peers": "peers",
     "bias": "bias",
     "factorization": "factorization",
+    "recommenders": "recommenders",
 }
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 
@@ -38,6 +39,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(NAMES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds")
+    parser.add_argument("--ratings", metavar="PATH", help="recommenders: a file of ratings, in place of made ones")
+    parser.add_argument("--rank", type=int, default=10, help="recommenders: number of factors; default: 10")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(NAMES)
     if unknown:
@@ -47,7 +50,8 @@ def main() -> None:
     results = {"quick": arguments.quick, "machine": machine(), "tables": []}
     RESULTS.parent.mkdir(exist_ok=True)
     for name in arguments.names or NAMES:
-        for table in import_module(f"benchmarks.{NAMES[name]}").run(arguments.quick):
+        own = {"ratings": arguments.ratings, "rank": arguments.rank} if name == "recommenders" else {}
+        for table in import_module(f"benchmarks.{NAMES[name]}").run(arguments.quick, **own):
             show(console, table)
             results["tables"].append(table._asdict())
             RESULTS.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
