@@ -407,6 +407,8 @@ def work(
     w = Work(Path(path), devices)
     s = w.settings
     checkpoint = record.read_checkpoint(w.path)
+    if checkpoint is not None and checkpoint.meta["status"] == "failed":
+        raise RunError(f"{w.path} cannot be resumed: {checkpoint.meta['message']}")
     if checkpoint is not None and checkpoint.meta["status"] != "running":
         return checkpoint.meta
     carry = w.begin() if checkpoint is None else w.restore(checkpoint)
@@ -438,7 +440,10 @@ def work(
                 before = w.seconds
                 carry, trace = w.advance(carry)
                 if not np.isfinite(trace.train_rmse):
-                    raise non_finite(w, directory)
+                    message = non_finite(w)
+                    save("failed", message=message)
+                    log("failed", iteration=w.sweep)
+                    raise RunError(message)
                 figures = facts(w, trace, w.seconds - before)
                 log("progress", **figures)
                 kept = w.sweep - s["warmup"]
@@ -505,17 +510,14 @@ def status_of(w: Work, figures: dict[str, Any], draws: int) -> Status:
     )
 
 
-def non_finite(w: Work, directory: Directory | None) -> RunError:
-    """What to raise where a chain left the numbers."""
-    epsilon = w.settings["step_size"]
-    message = (
-        f"the factors turned non-finite in sweep {w.sweep}, by step {w.sweep * w.settings['steps']:,}; draws before "
-        f"it are kept. Try a smaller step size (it was {epsilon:.3g}; try {epsilon / 3:.1g}), or for hamcmc a larger "
-        "cosine"
+def non_finite(w: Work) -> str:
+    """What to say where a chain left the numbers."""
+    epsilon, options = w.settings["step_size"], w.settings["sampler"]
+    cosine = f", or a larger cosine (it was {options['cosine']})" if "cosine" in options else ""
+    return (
+        f"the factors turned non-finite in sweep {w.sweep}, by step {w.sweep * w.settings['steps']:,}; draws before it "
+        f"are kept. Try a smaller step size (it was {epsilon:.3g}; try {epsilon / 3:.1g}){cosine}"
     )
-    if directory is not None:
-        directory.log("failed", iteration=w.sweep)
-    return RunError(message)
 
 
 def interrupted(w: Work, number: int) -> Interrupted:
