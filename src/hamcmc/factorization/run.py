@@ -98,6 +98,8 @@ def prepare(
         notes: more for run.json.
     """
     recipe = RECIPES[_check.one_of("sampler", sampler, tuple(RECIPES))]
+    _check.fraction("test", test)
+    _check.at_least("seed", seed, 0)
     blocks = _check.at_least("blocks", blocks_for(1) if blocks is None else blocks, 1)
     columns = gaussian_mf.layout(model, rank)
     shape = (len(ratings.users), len(ratings.items))
@@ -187,6 +189,7 @@ def factorize(
         processes = jax.process_count()
     if options.get("blocks") is None:
         options["blocks"] = blocks_for(processes)
+    _check.at_least("restarts", restarts, 0)
     if options["blocks"] % _check.at_least("processes", processes, 1):
         raise ValueError(f"processes must divide blocks: {processes} processes, {options['blocks']} blocks")
     if not together or jax.process_index() == 0:
