@@ -131,6 +131,7 @@ def learn_ours(ratings: Ratings, rank: int) -> Ours:
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "run"
         found = factorize(ratings, path, rank=rank, test=TEST, seed=SEED, progress=False)
+        np.testing.assert_array_equal(found.ratings.test, ratings.test)  # the peers' split
         log = [json.loads(line) for line in (path / "events.jsonl").read_text().splitlines()]
         coverage = float(found.coverage([0.9])[0])
     since = lambda event: datetime.fromisoformat(event["time"]).timestamp() - begun
