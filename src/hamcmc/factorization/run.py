@@ -183,19 +183,22 @@ def factorize(
         checkpoint_seconds: time between checkpoints.
         **options: of :func:`prepare`.
     """
-    together = launch.started_by() in ("mpirun", "Slurm")
+    together = _join()
     if together:
-        launch.join()
         processes = jax.process_count()
     if options.get("blocks") is None:
         options["blocks"] = blocks_for(processes)
     _check.at_least("restarts", restarts, 0)
     if options["blocks"] % _check.at_least("processes", processes, 1):
         raise ValueError(f"processes must divide blocks: {processes} processes, {options['blocks']} blocks")
+    failure: Exception | None = None
     if not together or jax.process_index() == 0:
-        prepare(ratings, out, **options)
-    if together:
-        multihost_utils.sync_global_devices("prepared")
+        try:
+            prepare(ratings, out, **options)
+        except (RunError, ValueError) as error:
+            failure = error
+    if agreed(failure is not None):  # else the others would wait for the first one
+        raise failure or RunError("the first process could not begin")
     proceed(out, processes=processes, restarts=restarts, progress=progress, checkpoint_seconds=checkpoint_seconds)
     return load(out)
 
@@ -209,7 +212,7 @@ def proceed(
     checkpoint_seconds: float = 30.0,
 ) -> None:
     """Work on a prepared or interrupted run until it is complete; arguments as of :func:`factorize`."""
-    if processes == 1 or launch.started_by() is not None:
+    if _join() or processes == 1:
         work(path, progress=progress, checkpoint_seconds=checkpoint_seconds)
         return
     blocks = record.read_settings(Path(path)).get("blocks", 1)
@@ -218,6 +221,14 @@ def proceed(
     quiet = () if progress is None or progress else ("--quiet",)
     arguments = (f"--checkpoint-seconds={checkpoint_seconds}", *quiet)
     launch.launch(Path(path), processes, arguments=arguments, restarts=restarts)
+
+
+def _join() -> bool:
+    """Whether mpirun or Slurm started this process; it then has joined the others."""
+    together = launch.started_by() in ("mpirun", "Slurm")
+    if together and not jax.distributed.is_initialized():
+        launch.join()
+    return together
 
 
 def blocks_for(processes: int) -> int:
