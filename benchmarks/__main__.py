@@ -20,6 +20,7 @@ NAMES = {
     "bias": "bias",
     "factorization": "factorization",
     "recommenders": "recommenders",
+    "processes": "processes",
 }
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 

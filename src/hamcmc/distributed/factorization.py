@@ -86,12 +86,14 @@ class Program(NamedTuple):
         begin: ``(position, metric, hyper, zeros for predictions, data) -> carry``.
         visit: ``(carry, data, keys, steps, collect) -> (carry, traces)``, a fixed number of sweeps.
         position: ``(carry, data) -> {"W": (…, B, rows, width), "H": …}`` in the coordinates of the model.
+        messages: ``(carry, keys, steps) -> scalar``, sends what so many steps send and does nothing else.
         mesh: of devices.
     """
 
     begin: Callable
     visit: Any
     position: Callable
+    messages: Any
     mesh: Mesh
 
 
@@ -294,6 +296,21 @@ def build(
             check_vma=False,
         )(carry, data, keys, steps, collect)
 
+    def messages(carry: Carry, keys: Keys, steps: Array) -> Array:
+        def only(state, key):
+            def one(i, moving):
+                shift, state, summed = moving
+                part = part_of(key, i)
+                return part, travel(state, (part - shift) % B, B, P), total(summed + 1) / P
+
+            _, state, summed = lax.fori_loop(0, steps, one, (jnp.zeros((), jnp.int32), state, jnp.zeros(16)))
+            return total(sum(jnp.sum(x) for x in jax.tree.leaves(state)) * 0 + summed[0])
+
+        there = specs(carry.state), PartitionSpec()
+        return jax.shard_map(only, mesh=mesh, in_specs=there, out_specs=PartitionSpec(), check_vma=False)(
+            carry.state, keys.part
+        )
+
     def placed_begin(*args) -> Carry:
         if P == 1:
             return jax.jit(begin)(*args)
@@ -304,6 +321,7 @@ def build(
         placed_begin,
         jax.jit(compiled, donate_argnums=0),
         jax.jit(position),
+        jax.jit(messages),
         mesh,
     )
 

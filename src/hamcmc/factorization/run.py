@@ -393,6 +393,15 @@ class Work:
         self.sweep += 1
         return carry, trace
 
+    def communication_share(self, carry: Carry, sweep_seconds: float) -> float:
+        """The time that the messages of a sweep take by themselves, over that of a sweep."""
+        arguments = (carry, self.keys, np.int32(self.settings["steps"]))
+        send = self.program.messages.lower(*arguments).compile()
+        send(*arguments).block_until_ready()
+        began = time.perf_counter()
+        send(*arguments).block_until_ready()
+        return (time.perf_counter() - began) / sweep_seconds
+
     def draw(self, carry: Carry) -> dict[str, np.ndarray]:
         """The newest draw as recorded; a collective."""
         theta, hyper = self.whole(self.program.position(carry, self.data)), jax.tree.map(np.asarray, carry.hyper)
@@ -433,6 +442,7 @@ def work(
         kinds = [Array(**(a | {"shape": tuple(a["shape"])})) for a in s["arrays"]]
         draws = Draws.open(w.path / "draws.zarr", kinds, s["chains"], s["num_samples"], written=written)
     figures: dict[str, Any] = {}
+    shares: dict[str, Any] = {}
 
     def save(status: str, **more) -> None:
         arrays = record.pack(w.whole(carry), "carry") if status == "running" else {}
@@ -458,7 +468,9 @@ def work(
                     save("failed", message=message)
                     log("failed", iteration=w.sweep)
                     raise RunError(message)
-                figures = facts(w, trace, w.seconds - before)
+                figures = shares | facts(w, trace, w.seconds - before)
+                if len(w.devices) > 1 and w.sweep == min(s["warmup"] + 1, w.total):
+                    shares = {"communication_share": w.communication_share(carry, w.seconds - before)}
                 log("progress", **figures)
                 kept = w.sweep - s["warmup"]
                 if kept > 0 and kept % s["thin"] == 0:
@@ -509,6 +521,8 @@ def status_of(w: Work, figures: dict[str, Any], draws: int) -> Status:
     """For the progress bar."""
     s, n = w.settings, len(w.devices)
     on = f"{n} device{'s' * (n > 1)}"
+    if "communication_share" in figures:
+        on += f", {figures['communication_share']:.0%} of the time in messages"
     note = f"test RMSE {figures['rmse']:.4f} · {figures['ratings_per_second'] / 1e6:.0f} M ratings/s · {on}"
     rate = w.sweep * s["steps"] / max(w.seconds, 1e-9)
     return Status(
