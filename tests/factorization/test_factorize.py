@@ -1,0 +1,216 @@
+"""From a file of ratings to predictions, through the shell: what comes out is right, and what goes wrong is said."""
+
+import csv
+import errno
+import importlib
+import io
+import json
+import os
+import re
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import zarr
+from typer.testing import CliRunner
+
+from hamcmc.cli import app
+from hamcmc.factorization import run as runs
+from hamcmc.factorization.predict import load
+from hamcmc.record import read_checkpoint
+from tests.factorization.sparse import low_rank
+from tests.mutation import mutant
+
+SAME = ("--rank", 2, "--blocks", 2, "--test", 0.3)  # so that all runs share one compiled program
+SMALL = (*SAME, "--samples", 6, "--burn-in", 3, "--steps", 4, "--checkpoint-seconds", 0)
+LONELY = ("lonely", "i3", 4.0)  # a user with one rating
+
+
+def call(*arguments, code=0):
+    """Run the program."""
+    done = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def write(path, row, column, value, _):
+    lines = [(f"u{i}", f"i{j}", x) for i, j, x in zip(row, column, value)]
+    with open(path, "w", newline="") as f:
+        csv.writer(f).writerows([("user", "item", "rating"), *lines, LONELY])
+    return path
+
+
+@pytest.fixture(scope="module")
+def ratings(tmp_path_factory):
+    """A file of a model of rank 2 with biases and normal noise."""
+    return write(tmp_path_factory.mktemp("ratings") / "ratings.csv", *low_rank(100, 60, 3000))
+
+
+@pytest.fixture(scope="module")
+def small(ratings, tmp_path_factory):
+    """A short run on them."""
+    path = tmp_path_factory.mktemp("small") / "run"
+    call("factorize", ratings, "-o", path, *SMALL)
+    return path
+
+
+def draws(path):
+    group = zarr.open_group(path / "draws.zarr", mode="r")["posterior"]
+    return {name: np.asarray(group[name]) for name in ("W", "H", "row_bias", "noise_precision")}
+
+
+def same_draws(one, other):
+    found, expected = draws(one), draws(other)
+    return all(np.isfinite(expected[n]).all() and np.array_equal(found[n], expected[n]) for n in expected)
+
+
+def coverage_scores(model):
+    """How far the coverage of 50 % and 90 % intervals is from that, in standard deviations of chance."""
+    levels = np.array([0.5, 0.9])
+    return (model.coverage(levels) - levels) / np.sqrt(levels * (1 - levels) / model.ratings.test.sum())
+
+
+def test_from_ratings_to_predictions(ratings, tmp_path):
+    path, pairs = tmp_path / "run", tmp_path / "pairs.csv"
+    done = call("factorize", ratings, "-o", path, *SAME, "--samples", 150, "--burn-in", 50)
+    assert "3,001 ratings by 101 users of 60 items" in done.stderr
+    model = load(path)
+    assert f"test RMSE {model.rmse():.4f} on 900 held-out ratings" in done.stdout
+    assert model.rmse() < 0.62  # the noise alone has 0.5, the ratings 0.93
+    assert np.mean(model.hyper["noise_precision"]) ** -0.5 == pytest.approx(0.5, rel=0.05)
+    assert np.abs(coverage_scores(model)).max() < 3
+
+    pairs.write_text("user,item\nlonely,i5\nnobody,i5\nu1,i5\n")
+    rows = list(csv.DictReader(io.StringIO(call("predict", path, pairs).stdout)))
+    assert [r["known"] for r in rows] == ["true", "false", "true"]
+    sds = [float(r["sd"]) for r in rows]
+    assert sds[2] < min(sds[:2])  # many ratings, one, none
+    best = json.loads(call("recommend", path, "--user", "u1", "--top", 99, "--json").stdout)["items"]
+    rated = {line.split(",")[1] for line in ratings.read_text().splitlines() if line.startswith("u1,")}
+    assert {r["item"] for r in best} == {f"i{j}" for j in range(60)} - rated
+    call("report", path)
+    assert "Calibration" in (path / "report.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("models/gaussian_mf.py", "prior.noise_shape + size / 2", "prior.noise_shape + size / 4"),
+        ("distributed/factorization.py", "self.size * mean[s] + pull", "self.size / 4 * mean[s] + pull"),
+        ("factorization/predict.py", "variance[s] = 1 / at", "variance[s] = at"),
+    ],
+)
+def test_the_coverage_notices(file, old, new, ratings, tmp_path):
+    with mutant(file, old, new):
+        broken = importlib.import_module("hamcmc.factorization.run")
+        table = broken.files.read(ratings)
+        options = {"rank": 2, "blocks": 2, "test": 0.3, "samples": 150, "burn_in": 50, "progress": False}
+        model = broken.factorize(table, tmp_path / "run", **options)
+        assert np.abs(coverage_scores(model)).max() > 4
+
+
+@pytest.mark.parametrize("stop", ["SIGINT", "full disk"])
+def test_what_stops_a_run_loses_nothing(stop, ratings, small, tmp_path, monkeypatch):
+    path, advance, fsync = tmp_path / "run", runs.Work.advance, os.fsync
+    full = []
+
+    def stopped(self, carry):
+        if self.sweep == 5 and stop == "full disk":
+            full.append(read_checkpoint(path).meta["iteration"])
+        elif self.sweep == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return advance(self, carry)
+
+    def refuse(file):
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(file)
+
+    monkeypatch.setattr(runs.Work, "advance", stopped)
+    monkeypatch.setattr(os, "fsync", refuse)
+    code, said = {
+        "SIGINT": (130, "stopped at sweep 6 of 9, all saved"),
+        "full disk": (1, f"no room left on the disk of {path}"),
+    }[stop]
+    assert said in call("factorize", ratings, "-o", path, *SMALL, code=code).stderr
+    monkeypatch.undo()
+    kept = read_checkpoint(path).meta
+    assert (kept["status"], kept["iteration"]) == ("running", full[0] if full else 6)
+    assert "test RMSE" in call("resume", path, "-q").stdout
+    assert same_draws(path, small)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--rank", 61), "rank must be at most 60, for a matrix of 101 × 60; got 61"),
+        (("--blocks", 61), "blocks must be at most the number of columns: 61 blocks of 60 columns"),
+        (("--blocks", 4, "--processes", 3), "processes must divide blocks: 3 processes, 4 blocks"),
+        (("--restarts", -1), "restarts must be a whole number, 0 or more"),
+        (("--sampler", "nuts"), "sampler must be 'sghmc' or"),
+        (("--set", "mass=2"), "sampler sghmc: .*'mass'"),
+        (("--set", "friction=-1"), "friction must be a finite number above 0, got -1"),
+        (("--step-size", 0), "step_size must be a finite number above 0"),
+        (("--samples", 0), "samples must be a whole number, 1 or more"),
+        (("--test", 1), r"test must be a number in \[0, 1\), got 1"),
+        (("--test", 0.99999), "no ratings are left to learn from"),
+        (("--seed", -1), "seed must be a whole number, 0 or more"),
+        (("--model", "huge"), "model must be 'paper' or 'full'"),
+        (("--user", "customer"), "ratings.csv:1: no column 'customer'; there are 'user', 'item', 'rating'"),
+    ],
+)
+def test_wrong_arguments(arguments, message, ratings, tmp_path):
+    done = call("factorize", ratings, "-o", tmp_path / "run", *arguments, code=2)
+    (line,) = (line for line in done.stderr.splitlines() if "ratings by" not in line)
+    assert line.startswith("error: ")
+    assert re.search(message, line), line
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_existing_directory_is_refused(ratings, small, tmp_path):
+    before = (small / "run.json").read_bytes()
+    assert f"{small} exists already" in call("factorize", ratings, "-o", small, code=1).stderr
+    assert (small / "run.json").read_bytes() == before
+    other = tmp_path / "photos"
+    other.mkdir()
+    (other / "photo").touch()
+    assert "is not a run" in call("factorize", ratings, "-o", other, "--overwrite", code=1).stderr
+
+
+def test_damaged_runs(small, tmp_path):
+    path = shutil.copytree(small, tmp_path / "run")
+    values = path / "blocks" / "train-values.npy"
+    whole = values.read_bytes()
+    values.write_bytes(whole[: len(whole) // 2])
+    assert f"{path / 'blocks'} is missing or damaged" in call("resume", path, code=1).stderr
+    values.unlink()
+    assert f"{path / 'blocks'} is missing or damaged" in call("resume", path, code=1).stderr
+    shutil.rmtree(path / "ratings")
+    said = call("recommend", path, "--user", "u1", code=1).stderr
+    assert f"{path / 'ratings'} has no ratings, or they are damaged" in said
+    assert same_draws(path, small)
+
+
+def test_a_step_size_that_is_too_large(ratings, tmp_path):
+    path = tmp_path / "run"
+    done = call("factorize", ratings, "-o", path, *SMALL, "--step-size", 1e4, code=1)
+    assert "turned non-finite in sweep" in done.stderr
+    assert "Try a smaller step size (it was 1e+04; try 3e+03)" in done.stderr
+    assert "cannot be resumed: the factors turned non-finite" in call("resume", path, code=1).stderr
+
+
+def test_draws_before_a_failure_are_kept(ratings, small, tmp_path, monkeypatch):
+    path, advance = tmp_path / "run", runs.Work.advance
+
+    def fails(self, carry):
+        carry, trace = advance(self, carry)
+        return carry, trace._replace(train_rmse=np.float32(np.nan)) if self.sweep == 6 else trace
+
+    monkeypatch.setattr(runs.Work, "advance", fails)
+    call("factorize", ratings, "-o", path, *SMALL, "--checkpoint-seconds", 100, code=1)
+    model = load(path)
+    assert (model.draws, model.meta["status"]) == (2, "failed")
+    assert np.array_equal(draws(path)["W"][:, :2], draws(small)["W"][:, :2])
+    assert "turned non-finite in sweep 6" in model.meta["message"]
