@@ -35,6 +35,7 @@ app = typer.Typer(
 )
 screen, errors = Console(width=None if sys.stdout.isatty() else 120), Console(stderr=True, soft_wrap=True)
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.", show_default=False)]
+REPRODUCED = ("fig1", "fig2", "fig4", "fig5", "scale", "theorem", "proposition", "bias")
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 
 
@@ -302,10 +303,12 @@ hamcmc reproduce fig1 --quick
 hamcmc reproduce proposition --out here"""
 )
 def reproduce(
-    name: Annotated[str, typer.Argument(help="fig1, fig2, theorem, proposition, bias, or all.", show_default=False)],
+    name: Annotated[str, typer.Argument(help=f"{', '.join(REPRODUCED)}, or all.", show_default=False)],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write [default: reproduced/NAME].")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Same structure, less of it: well under a minute.")] = False,
     seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
+    ratings: Annotated[Path | None, typer.Option(help="fig5: your copy of MovieLens 1M, or other ratings.")] = None,
+    blocks: Annotated[int | None, typer.Option(help="fig5: cut the matrix in so many × so many.")] = None,
 ) -> None:
     """Reproduce a figure or theorem of the paper: figures (PNG, SVG), results.json, and a table."""
     from hamcmc.paper import REPRODUCTIONS
@@ -316,7 +319,9 @@ def reproduce(
         for each in REPRODUCTIONS if name == "all" else [name]:
             target = Path("reproduced") / each if out is None else out / each if name == "all" else out
             with _bar(each) as progress:
-                found = REPRODUCTIONS[each].run(target, quick=quick, seed=seed, progress=progress)
+                given = {"ratings": ratings, "blocks": blocks}
+                own = {k: given[k] for k in REPRODUCTIONS[each].options if given[k] is not None}
+                found = REPRODUCTIONS[each].run(target, quick=quick, seed=seed, progress=progress, **own)
             table = Table(*map(str, found.columns), title=found.title)
             for row in found.rows:
                 table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row))

@@ -45,3 +45,73 @@ def counts(found: list[Collective]) -> dict[str, Counter]:
     for c in found:
         table.setdefault(c.computation, Counter())[c.kind] += 1
     return table
+
+
+TRAVELLING = {  # blocks of H that a step sends, for M interleaved chains or m pairs
+    "sgld": lambda _: 1,
+    "sghmc": lambda _: 2,
+    "psgld": lambda _: 3,
+    "hamcmc": lambda memory: 3 * memory + 1,
+}
+REDUCED = {"sgld": lambda _: 3, "sghmc": lambda _: 3, "psgld": lambda _: 3, "hamcmc": lambda memory: 8 * memory + 2}
+GRADIENTS = {"sgld": 1, "sghmc": 1, "psgld": 1, "hamcmc": 2}
+
+
+class Machine(NamedTuple):
+    """What a host can do: seconds per rating and factor, per normal draw, and per number touched; its network."""
+
+    rating_factor: float
+    draw: float
+    number: float
+    latency: float = 25e-6
+    bandwidth: float = 1.25e9  # bytes per second: 10 Gbit/s
+
+
+class Step(NamedTuple):
+    """Costs of one step on each host, in seconds and bytes; `noise` includes moving every number by it."""
+
+    gradient: float
+    noise: float
+    message: float
+    reduction: float
+    waiting: float
+    bytes: int
+
+    @property
+    def seconds(self) -> float:
+        """The whole step."""
+        return self.gradient + self.noise + self.message + self.reduction + self.waiting
+
+
+def step_cost(
+    machine: Machine,
+    hosts: int,
+    *,
+    ratings: int,
+    rows: int,
+    columns: int,
+    rank: int,
+    sampler: str,
+    memory: int = 3,
+    imbalance: float = 1.0,
+) -> Step:
+    """What a step costs on so many hosts, with one row block each.
+
+    A host works on N/P² ratings, on rows/P rows of W and columns/P of H. It sends its block of H, with what the sampler
+    remembers of it, to one other host, and takes part in one sum over all, of 2 log₂ P messages. Hosts wait for
+    the one that has `imbalance` times the mean number of ratings.
+    """
+    width = -(-(rank + 2) // 8) * 8
+    numbers = (rows + columns) / hosts * width
+    gradient = GRADIENTS[sampler] * machine.rating_factor * rank * ratings / hosts**2
+    units = TRAVELLING[sampler](memory)
+    sent = round(4 * units * width * -(-columns // hosts))
+    rounds = 2 * max(hosts - 1, 0).bit_length()
+    return Step(
+        gradient,
+        (machine.draw + machine.number * (4 + 3 * units)) * numbers,
+        machine.latency + sent / machine.bandwidth if hosts > 1 else 0.0,
+        rounds * (machine.latency + 4 * REDUCED[sampler](memory) / machine.bandwidth),
+        (imbalance - 1) * gradient,
+        sent if hosts > 1 else 0,
+    )

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hamcmc.paper import bias, fig1, fig2, fig4, fig5, proposition, theorem
+from hamcmc.paper import bias, fig1, fig2, fig4, fig5, proposition, scale, theorem
 from hamcmc.paper.common import Reproduction
 
 
@@ -25,6 +25,7 @@ REPRODUCTIONS = {
     "fig5": Entry(
         fig5.reproduce, "Held-out error of matrix factorization by iterations and by the clock.", ("ratings", "blocks")
     ),
+    "scale": Entry(scale.reproduce, "What a step would cost at 10⁹ ratings on 64 to 1024 hosts."),
     "theorem": Entry(theorem.reproduce, "Bias and mean squared error against T beside the theorem's rates."),
     "proposition": Entry(proposition.reproduce, "Bias of the naive sampler next to HAMCMC's as the step shrinks."),
     "bias": Entry(bias.reproduce, "Bias of the published samplers next to the ensemble's on four targets."),
