@@ -65,6 +65,8 @@ def test_the_title_says_what_the_data_are(stand, tmp_path):
     assert "synthetic" not in own.title
     assert "users of a file that is not MovieLens 1M (3,000 ratings, 60 × 50)" in own.title
     assert own.results["settings"]["blocks"] == 2
+    with pytest.raises(ValueError, match="blocks"):
+        fig5.reproduce(tmp_path, blocks=0)
 
 
 def test_the_search_takes_the_best_step(stand):

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
+from hamcmc import _check
 from hamcmc.distributed import factorization, partition
 from hamcmc.distributed.factorization import Data
 from hamcmc.factorization import ratings as files
@@ -249,7 +250,10 @@ def reproduce(
         blocks: B.
     """
     progress = progress or silent
-    asked = settings(quick) | {"blocks": blocks, "file": None if ratings is None else str(ratings)}
+    asked = settings(quick) | {
+        "blocks": _check.at_least("blocks", blocks, 1),
+        "file": None if ratings is None else str(ratings),
+    }
     progress("ratings", 0.0)
     loaded, name = load(ratings, asked["most"], seed)
     held_out = files.hold_out(loaded, asked["test"], seed)
