@@ -53,12 +53,12 @@ def factorize(
     rank: Annotated[int, typer.Option(help="Number of factors.")] = 10,
     model: Annotated[str, typer.Option(help="full (biases, learned precisions), or paper (unit variances).")] = "full",
     sampler: Annotated[str, typer.Option(help="sghmc, sgld, psgld, hamcmc or ensemble_hamcmc.")] = "sghmc",
-    step_size: Annotated[float | None, typer.Option(help="ε, constant [default: the sampler's].")] = None,
+    step_size: Annotated[float | None, typer.Option(help="ε, constant; by default the sampler's own.")] = None,
     samples: Annotated[int, typer.Option(help="Stored draws.")] = 200,
     burn_in: Annotated[int, typer.Option(help="Sweeps before the first stored draw.")] = 20,
     thin: Annotated[int, typer.Option(help="Sweeps per stored draw.")] = 1,
     steps: Annotated[int, typer.Option(help="Gradient steps in a sweep.")] = 20,
-    blocks: Annotated[int | None, typer.Option(help="Cut the matrix in so many × so many [default: cores].")] = None,
+    blocks: Annotated[int | None, typer.Option(help="Cut the matrix in so many × so many; by default one per core.")] = None,
     processes: Annotated[int, typer.Option(help="Processes on this machine; they divide the blocks.")] = 1,
     restarts: Annotated[int, typer.Option(help="Start again so many times if a process dies.")] = 0,
     test: Annotated[float, typer.Option(help="Share of the ratings held out.")] = 0.1,
@@ -66,7 +66,7 @@ def factorize(
     user: Annotated[str | None, typer.Option(help="Name of the column of users.")] = None,
     item: Annotated[str | None, typer.Option(help="Name of the column of items.")] = None,
     rating: Annotated[str | None, typer.Option(help="Name of the column of ratings.")] = None,
-    duplicates: Annotated[str, typer.Option(help="Of a pair rated twice: last, mean or error.")] = "last",
+    duplicates: Annotated[str, typer.Option(help="Of a pair rated again: last line, mean or error.")] = "last",
     setting: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter of the sampler; may be repeated."),
@@ -90,9 +90,9 @@ def factorize(
         check_free(out, overwrite=overwrite)
         table = files.read(ratings, user=user, item=item, rating=rating, duplicates=duplicates)
         if table.duplicates_dropped:
+            counts = {"last": "the last one counts", "mean": "the mean counts"}[duplicates]
             errors.print(
-                f"{table.duplicates_dropped:,} ratings of pairs that were rated before: kept {duplicates}",
-                style="yellow",
+                f"{table.duplicates_dropped:,} lines rate a pair again: {counts} (--duplicates)", style="yellow"
             )
         errors.print(
             f"{table.size:,} ratings by {len(table.users):,} users of {len(table.items):,} items", highlight=False
