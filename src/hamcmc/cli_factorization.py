@@ -58,7 +58,7 @@ def factorize(
     burn_in: Annotated[int, typer.Option(help="Sweeps before the first stored draw.")] = 20,
     thin: Annotated[int, typer.Option(help="Sweeps per stored draw.")] = 1,
     steps: Annotated[int, typer.Option(help="Gradient steps in a sweep.")] = 20,
-    blocks: Annotated[int | None, typer.Option(help="Cut the matrix in B × B blocks; by default B = cores..")] = None,
+    blocks: Annotated[int | None, typer.Option(help="Cut the matrix in B × B blocks; by default B = cores.")] = None,
     processes: Annotated[int, typer.Option(help="Processes on this machine; they divide the blocks.")] = 1,
     restarts: Annotated[int, typer.Option(help="Start again so many times if a process dies.")] = 0,
     test: Annotated[float, typer.Option(help="Share of the ratings held out.")] = 0.1,
