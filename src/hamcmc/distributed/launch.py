@@ -31,7 +31,7 @@ def started_by(environment: Mapping[str, str] = os.environ) -> str | None:
 
 def join() -> None:
     """Join the other processes, if there are any; before anything is computed."""
-    who = started_by()
+    who = None if jax.distributed.is_initialized() else started_by()
     if who == "hamcmc":
         jax.distributed.initialize(
             os.environ["HAMCMC_COORDINATOR"],
