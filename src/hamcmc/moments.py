@@ -48,8 +48,9 @@ class RunningMoments:
 
 
 def summary(packed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """``mean.NAME`` and ``variance.NAME`` from what :meth:`RunningMoments.pack` gave; NaN where nothing was added."""
-    weight = float(packed["moments.weight"]) or np.nan
+    """``mean.NAME`` and ``variance.NAME`` from what :meth:`RunningMoments.pack` gave; NaN where nothing was added,
+    and nothing where nothing was kept."""
+    weight = float(packed.get("moments.weight", 0)) or np.nan
     of = lambda kind: {k.removeprefix(kind): v for k, v in packed.items() if k.startswith(kind)}
     means = {f"mean.{n}": m + 0 * weight for n, m in of("moments.mean.").items()}
     return means | {f"variance.{n}": s / weight for n, s in of("moments.square.").items()}

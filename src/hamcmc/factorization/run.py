@@ -267,7 +267,8 @@ def arrays(columns: gaussian_mf.Layout, shape: tuple[int, int]) -> list[Array]:
     if columns.biases:
         for name, length in (("row_bias", shape[0]), ("column_bias", shape[1])):
             found |= {name: (length,), f"{name}_mean": (), f"{name}_precision": ()}
-    return [Array("posterior", name, size, "float32") for name, size in found.items()]
+    steps = Array("sample_stats", "step_size", (), "float32")
+    return [*(Array("posterior", name, size, "float32") for name, size in found.items()), steps]
 
 
 def named(columns: gaussian_mf.Layout, theta: dict[str, np.ndarray], hyper: gaussian_mf.Hyper) -> dict[str, np.ndarray]:
@@ -407,7 +408,9 @@ class Work:
         theta, hyper = self.whole(self.program.position(carry, self.data)), jax.tree.map(np.asarray, carry.hyper)
         sides = {"W": self.p.rows, "H": self.p.columns}
         chains = lambda x: x if x.ndim == 4 else x[None]
-        return named(self.columns, {s: sides[s].gather(chains(theta[s])) for s in SIDES}, hyper)
+        found = named(self.columns, {s: sides[s].gather(chains(theta[s])) for s in SIDES}, hyper)
+        epsilon = np.full((1, self.settings["chains"]), self.settings["step_size"], np.float32)
+        return found | {"sample_stats/step_size": epsilon}
 
 
 def learns(sweep: int, burn_in: int) -> bool:
