@@ -80,7 +80,7 @@ def run(quick: bool, ratings: str | None = None, rank: int = 10) -> list[Table]:
 def results(found: dict[str, list[Curve]], ours: list[Ours], rank: int, samples: int) -> list[dict[str, Any]]:
     """A row for each method; medians over runs.
 
-    "ours after": seconds of sampling until ours is at the peer's RMSE, "share" of the peer's seconds, "on the wall" with
+    "ours after": seconds of sampling till ours is at the peer's RMSE, "share" of the peer's seconds, "on the wall" with
     compiling and writing draws.
     """
     median = lambda values: float(np.median(list(values)))
