@@ -133,7 +133,7 @@ def prepare(
         "ratings": ratings.size,
         "held_out": int(held_out.sum()),
         "global_mean": mean,
-        "variance": float(value[learn].var()),
+        "variance": float(value[learn].var()) or 1.0,  # of ratings that are all the same, any scale will do
         "rating_range": list(ratings.range),
         "sampler": {"sampler": sampler, **chosen},
         "step_size": step_size,
@@ -292,13 +292,20 @@ def start(settings: dict[str, Any], p: partition.Partition, columns: gaussian_mf
     centre = 0.0 if columns.biases else np.sqrt(max(np.mean(settings["rating_range"]), 0.0) / columns.rank)
     hyper = gaussian_mf.start(columns, settings["variance"])
     leading = (settings["chains"],) if settings["chains"] > 1 else ()
+    small = 0.1 * scales(columns, settings["variance"])
 
     def side(s, of: partition.Side):
-        z = centre + 0.1 * rng.standard_normal((*leading, *of.counts.shape, columns.width), np.float32)
+        z = centre + small * rng.standard_normal((*leading, *of.counts.shape, columns.width), np.float32)
         there = np.arange(of.counts.shape[1]) < of.sizes[:, None]
         return (z * there[..., None] * columns.free(s) + columns.constant(s)).astype(np.float32)
 
     return {"W": side("W", p.rows), "H": side("H", p.columns)}, jax.tree.map(np.asarray, hyper)
+
+
+def scales(columns: gaussian_mf.Layout, variance: float) -> np.ndarray:
+    """The sizes that go with ratings of such a variance: their sd for biases, and its root for factors."""
+    sd = np.sqrt(variance) if columns.biases else 1.0
+    return np.where(np.arange(columns.width) < columns.rank, np.sqrt(sd), sd).astype(np.float32)
 
 
 class Work:
@@ -316,6 +323,9 @@ class Work:
             raise RunError(f"{path / 'blocks'} is missing or damaged: {error}") from error
         self.devices = jax.devices() if devices is None else devices
         self.make = make_sampler(s["sampler"]["sampler"], {k: v for k, v in s["sampler"].items() if k != "sampler"})
+        unit = gaussian_mf.Prior()
+        rate: Any = unit.rate * scales(self.columns, s["variance"]) ** 2  # of each column
+        prior = unit._replace(noise_rate=unit.noise_rate * s["variance"], rate=rate)
         self.program: Program = factorization.build(
             self.p,
             self.columns,
@@ -324,6 +334,7 @@ class Work:
             devices=self.devices,
             sample_hyper=s["model"] == "full",
             order=s["order"],
+            prior=prior,
             reduction=s["reduction"],
             threads=max(1, s["threads"] // max(1, len(jax.local_devices()))) if jax.process_count() == 1 else 1,
         )
