@@ -16,9 +16,12 @@ import zarr
 from typer.testing import CliRunner
 
 from hamcmc.cli import app
+from hamcmc.distributed import partition
 from hamcmc.factorization import run as runs
 from hamcmc.factorization.predict import load
-from hamcmc.record import read_checkpoint
+from hamcmc.factorization.ratings import read
+from hamcmc.models import gaussian_mf
+from hamcmc.record import read_checkpoint, read_settings
 from tests.factorization.sparse import low_rank
 from tests.mutation import mutant
 
@@ -73,7 +76,7 @@ def coverage_scores(model):
 
 def test_from_ratings_to_predictions(ratings, tmp_path):
     path, pairs = tmp_path / "run", tmp_path / "pairs.csv"
-    done = call("factorize", ratings, "-o", path, *SAME, "--samples", 150, "--burn-in", 50)
+    done = call("factorize", ratings, "-o", path, *SAME, "--samples", 100, "--burn-in", 40)
     assert "3,001 ratings by 101 users of 60 items" in done.stderr
     model = load(path)
     assert f"test RMSE {model.rmse():.4f} on 900 held-out ratings" in done.stdout
@@ -109,6 +112,23 @@ def test_the_coverage_notices(file, old, new, ratings, tmp_path):
         options = {"rank": 2, "blocks": 2, "test": 0.3, "samples": 150, "burn_in": 50, "progress": False}
         model = broken.factorize(table, tmp_path / "run", **options)
         assert np.abs(coverage_scores(model)).max() > 4
+
+
+def test_the_unit_of_the_ratings_does_not_matter(ratings, small, tmp_path):
+    table, unit = read(ratings), np.float32(2**-8)
+    options = {"rank": 2, "blocks": 2, "test": 0.3, "samples": 6, "burn_in": 3, "steps": 4, "progress": False}
+    runs.factorize(table._replace(value=table.value * unit), tmp_path / "run", **options)
+    found, expected = draws(tmp_path / "run"), draws(small)
+    for name, power in (("W", 0.5), ("H", 0.5), ("row_bias", 1), ("noise_precision", -2)):
+        np.testing.assert_allclose(found[name], expected[name] * unit**power, rtol=1e-3, atol=1e-3 * unit**power)
+
+
+def test_ratings_that_are_all_the_same_have_a_start(tmp_path):
+    file = tmp_path / "same.csv"
+    file.write_text("user,item,rating\na,x,5\nb,x,5\na,y,5\n")
+    path = runs.prepare(read(file), tmp_path / "run", rank=1, test=0)
+    _, hyper = runs.start(read_settings(path), partition.load(path / "blocks")[0], gaussian_mf.layout("full", 1))
+    assert all(np.isfinite(x).all() for x in hyper)
 
 
 @pytest.mark.parametrize("stop", ["SIGINT", "full disk"])
