@@ -110,3 +110,14 @@ def test_who_started_a_process():
 def test_processes_must_divide_the_blocks(tmp_path):
     with pytest.raises(ValueError, match="processes must divide blocks: 3 processes, 4 blocks"):
         run.proceed(prepared(tmp_path / "run"), processes=3)
+
+
+def test_ratings_stay_in_their_file(tmp_path):
+    """The kernel reads the mapped file itself: what is on disk may be larger than the memory."""
+    work = run.Work(prepared(tmp_path / "run"))
+    pointer = work.data.train.values.unsafe_buffer_pointer()
+    with open("/proc/self/maps") as f:
+        mapped = [line.split(maxsplit=5) for line in f]
+    ends = lambda place: [int(x, 16) for x in place[0].split("-")]
+    (name,) = [m[5] for m in mapped if len(m) == 6 and ends(m)[0] <= pointer < ends(m)[1]]
+    assert "train-values.npy" in name
