@@ -245,7 +245,7 @@ def summary(run: Run, limit: Annotated[int, typer.Option(help="The most rows to 
 @app.command(epilog="[bold]Example[/bold]\n\nhamcmc report run -o report.html")
 def report(
     run: Run,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The page [default: RUN/report.html].")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The page (default: RUN/report.html).")] = None,
 ) -> None:
     """One self-contained HTML page about a run: traces, densities, pairs, diagnostics, cost, settings."""
     from hamcmc.report import factorization, write_report
@@ -304,7 +304,7 @@ hamcmc reproduce proposition --out here"""
 )
 def reproduce(
     name: Annotated[str, typer.Argument(help=f"{', '.join(REPRODUCED)}, or all.", show_default=False)],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write [default: reproduced/NAME].")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write (default: reproduced/NAME).")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Same structure, less of it: well under a minute.")] = False,
     seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
     ratings: Annotated[Path | None, typer.Option(help="fig5: your copy of MovieLens 1M, or other ratings.")] = None,

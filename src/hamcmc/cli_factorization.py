@@ -82,21 +82,24 @@ def factorize(
     [bold]report[/bold] read. Ctrl-C saves and stops; [bold]hamcmc resume[/bold] goes on, on any number of processes.
     """
     from hamcmc.cli import _setting, errors, reporting
+    from hamcmc.distributed import launch
     from hamcmc.factorization import ratings as files
     from hamcmc.factorization import run as runs
     from hamcmc.record import check_free
 
     with reporting():
-        check_free(out, overwrite=overwrite)
+        if launch.started_by() is None:  # among several, the first process checks, before it writes
+            check_free(out, overwrite=overwrite)
         table = files.read(ratings, user=user, item=item, rating=rating, duplicates=duplicates)
-        if table.duplicates_dropped:
+        if table.duplicates_dropped and not launch.rank():
             counts = {"last": "the last one counts", "mean": "the mean counts"}[duplicates]
             errors.print(
                 f"{table.duplicates_dropped:,} lines rate a pair again: {counts} (--duplicates)", style="yellow"
             )
-        errors.print(
-            f"{table.size:,} ratings by {len(table.users):,} users of {len(table.items):,} items", highlight=False
-        )
+        if not launch.rank():
+            errors.print(
+                f"{table.size:,} ratings by {len(table.users):,} users of {len(table.items):,} items", highlight=False
+            )
         runs.factorize(
             table,
             out,

@@ -105,6 +105,8 @@ def test_who_started_a_process():
     assert launch.started_by({"OMPI_COMM_WORLD_SIZE": "4"}) == "mpirun"
     assert launch.started_by({"OMPI_COMM_WORLD_SIZE": "1"}) is None
     assert launch.started_by({"SLURM_STEP_NUM_TASKS": "8"}) == "Slurm"
+    assert launch.rank({}) == 0
+    assert launch.rank({"OMPI_COMM_WORLD_RANK": "3"}) == 3
 
 
 def test_processes_must_divide_the_blocks(tmp_path):

@@ -18,6 +18,7 @@ import jax
 from hamcmc.record import RunError
 
 HEARTBEAT = 20  # seconds after which a silent process counts as dead
+FAILED = 1  # exit code of a worker that met an error which another start would meet again
 GRACE = 10  # seconds that processes get to save and leave
 CLUSTERS = {"OMPI_COMM_WORLD_SIZE": "mpirun", "SLURM_STEP_NUM_TASKS": "Slurm"}
 
@@ -27,6 +28,12 @@ def started_by(environment: Mapping[str, str] = os.environ) -> str | None:
     if "HAMCMC_PROCESSES" in environment:
         return "hamcmc"
     return next((name for variable, name in CLUSTERS.items() if int(environment.get(variable) or 1) > 1), None)
+
+
+def rank(environment: Mapping[str, str] = os.environ) -> int:
+    """The number of this process among those started together, also before they joined."""
+    variables = ("HAMCMC_PROCESS", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+    return next((int(environment[v]) for v in variables if v in environment), 0)
 
 
 def join() -> None:
@@ -100,6 +107,8 @@ def _once(run: Path, processes: int, arguments: tuple[str, ...]) -> None:
             raise Stopped(message, received[0])
         if any(w.returncode for w in workers):
             _wait(workers, 1.0)  # the others fall with it: give them time to say so
+            if any(w.returncode == FAILED for w in workers):
+                raise RunError(f"{run} could not go on: the first process said why")
             raise Died(_who_died(workers, run))
     finally:
         for w in workers:

@@ -29,7 +29,7 @@ def main(path: str, *options: str) -> int:
     except (RunError, ValueError) as error:
         if jax.process_index() == 0:
             print(f"error: {error}", file=sys.stderr)
-        return 1
+        return launch.FAILED
     except Exception as error:
         reason = str(error).splitlines()[0][:200]
         print(f"process {jax.process_index()} lost the others: {reason}", file=sys.stderr)
