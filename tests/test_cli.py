@@ -118,6 +118,7 @@ def test_the_step_size_is_found(folder, shell, monkeypatch):
     assert "--decay wants a number for --step-size" in text
 
 
+@pytest.mark.slow
 def test_every_sampler_by_name(folder, shell):
     for name in cli.NAMES:
         learning = ("--set", "adapt=5") if name.startswith("ensemble") else ()

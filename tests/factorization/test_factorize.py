@@ -114,6 +114,7 @@ def test_the_coverage_notices(file, old, new, ratings, tmp_path):
         assert np.abs(coverage_scores(model)).max() > 4
 
 
+@pytest.mark.slow
 def test_the_unit_of_the_ratings_does_not_matter(ratings, small, tmp_path):
     table, unit = read(ratings), np.float32(2**-8)
     options = {"rank": 2, "blocks": 2, "test": 0.3, "samples": 6, "burn_in": 3, "steps": 4, "progress": False}

@@ -31,7 +31,10 @@ TINY = {
 }
 
 
-@pytest.fixture(scope="module", params=TINY, ids=lambda m: m.__name__.split(".")[-1])
+TAKES_LONG = [pytest.param(m, marks=pytest.mark.slow) if m is fig2 else m for m in TINY]
+
+
+@pytest.fixture(scope="module", params=TAKES_LONG, ids=lambda m: m.__name__.split(".")[-1])
 def tiny(request, tmp_path_factory):
     """The reproduction with settings that are smaller still than the quick ones."""
     module, patch = request.param, pytest.MonkeyPatch()

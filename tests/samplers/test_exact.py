@@ -19,7 +19,11 @@ def check_gaussian(package, name):
     target.check(make(), **arguments)
 
 
-@pytest.mark.parametrize("name", NAMES)
+# Variants of a sampler that another test of the usual run goes through.
+VARIANTS = ("hamcmc-2", "hamcmc-newest", "ensemble-neighbours", "ensemble-diagonal")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in VARIANTS else n for n in NAMES])
 def test_gaussian_posterior(name):
     check_gaussian(hamcmc, name)
 
@@ -153,7 +157,10 @@ MUTATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("file", "old", "new", "check", "name"), MUTATIONS)
+LONG = [pytest.param(*m, marks=pytest.mark.slow) if m[0] in (SGFS, SGRLD) else m for m in MUTATIONS]
+
+
+@pytest.mark.parametrize(("file", "old", "new", "check", "name"), LONG)
 def test_broken_maths_is_noticed(file, old, new, check, name):
     with mutant(file, old, new) as package, pytest.raises(AssertionError, match="off|finite"):
         check(package, name)
