@@ -53,7 +53,7 @@ TRAVELLING = {  # blocks of H that a step sends, for M interleaved chains or m p
     "psgld": lambda _: 3,
     "hamcmc": lambda memory: 3 * memory + 1,
 }
-REDUCED = {"sgld": lambda _: 3, "sghmc": lambda _: 3, "psgld": lambda _: 3, "hamcmc": lambda memory: 8 * memory + 2}
+REDUCED = {"sgld": lambda _: 0, "sghmc": lambda _: 0, "psgld": lambda _: 0, "hamcmc": lambda memory: 8 * memory + 2}
 GRADIENTS = {"sgld": 1, "sghmc": 1, "psgld": 1, "hamcmc": 2}
 
 
@@ -106,12 +106,13 @@ def step_cost(
     gradient = GRADIENTS[sampler] * machine.rating_factor * rank * ratings / hosts**2
     units = TRAVELLING[sampler](memory)
     sent = round(4 * units * width * -(-columns // hosts))
+    summed = 4 * REDUCED[sampler](memory)
     rounds = 2 * max(hosts - 1, 0).bit_length()
     return Step(
         gradient,
         (machine.draw + machine.number * (4 + 3 * units)) * numbers,
         machine.latency + sent / machine.bandwidth if hosts > 1 else 0.0,
-        rounds * (machine.latency + 4 * REDUCED[sampler](memory) / machine.bandwidth),
+        rounds * (machine.latency + summed / machine.bandwidth) if summed else 0.0,
         (imbalance - 1) * gradient,
         sent if hosts > 1 else 0,
     )

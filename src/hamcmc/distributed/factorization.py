@@ -23,7 +23,7 @@ from hamcmc import _check, native
 from hamcmc.distributed.partition import Partition
 from hamcmc.models.gaussian_mf import Hyper, Layout, Prior, Sums, gibbs
 from hamcmc.native import Blocks
-from hamcmc.samplers.base import Sampler, Space
+from hamcmc.samplers.base import Info, Sampler, Space
 
 PyTree = Any
 AXIS = "blocks"
@@ -223,6 +223,8 @@ def build(
         )
         if P > 1:
             state = travel(state, (-shift) % B, B, P)
+            if isinstance(info, Info):  # norms of shards so far: added up here, not at every step
+                info = Info(*jnp.sqrt(total(jnp.square(jnp.stack(info)))))
         return carry._replace(state=state, iteration=t), info
 
     def look(position: PyTree, data: Data) -> tuple[Array, Array]:
@@ -273,10 +275,13 @@ def build(
 
         return lax.scan(sweep, carry, length=sweeps)
 
+    def nothing() -> Sampler:
+        """The sampler for what it needs no posterior for."""
+        return make(PartPosterior(None, None, None, None, 1.0, size), Space(total))  # type: ignore[arg-type]
+
     def begin(position: PyTree, metric: Metric, hyper: Hyper, predicted: Array, data: Data) -> Carry:
         root = root_of(metric, data.row_counts, data.column_counts)
-        nothing = make(PartPosterior(None, root, hyper, None, 1.0, size), Space(total))  # type: ignore[arg-type]
-        state = nothing.init(jax.tree.map(jnp.divide, position, root))
+        state = nothing().init(jax.tree.map(jnp.divide, position, root))
         return Carry(state, metric, hyper, predicted, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
     def position(carry: Carry, data: Data) -> PyTree:
@@ -297,11 +302,14 @@ def build(
         )(carry, data, keys, steps, collect)
 
     def messages(carry: Carry, keys: Keys, steps: Array) -> Array:
+        reduces = "cosine" in nothing().settings  # those with a memory of curvature sum at every step
+
         def only(state, key):
             def one(i, moving):
                 shift, state, summed = moving
                 part = part_of(key, i)
-                return part, travel(state, (part - shift) % B, B, P), total(summed + 1) / P
+                state = travel(state, (part - shift) % B, B, P)
+                return part, state, total(summed + 1) / P if reduces else summed
 
             _, state, summed = lax.fori_loop(0, steps, one, (jnp.zeros((), jnp.int32), state, jnp.zeros(16)))
             return total(sum(jnp.sum(x) for x in jax.tree.leaves(state)) * 0 + summed[0])

@@ -19,6 +19,7 @@ def main(path: str, *options: str) -> int:
 
     seconds = next((float(o.partition("=")[2]) for o in options if o.startswith("--checkpoint-seconds=")), 30.0)
     quiet = False if "--quiet" in options else None
+    _take_own_cores()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the collectives' library chats on stdout
     compilation.keep()
     launch.join()
@@ -35,6 +36,15 @@ def main(path: str, *options: str) -> int:
         print(f"process {jax.process_index()} lost the others: {reason}", file=sys.stderr)
         return LOST
     return 0
+
+
+def _take_own_cores() -> None:
+    """Where there are cores for every process, each keeps to its own: threads of others would only be in its way."""
+    processes, mine = int(os.environ["HAMCMC_PROCESSES"]), int(os.environ["HAMCMC_PROCESS"])
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    each = len(cores) // processes
+    if each:
+        os.sched_setaffinity(0, cores[mine * each : (mine + 1) * each])
 
 
 if __name__ == "__main__":

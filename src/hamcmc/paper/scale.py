@@ -145,7 +145,7 @@ def reproduce(out: Path, *, quick: bool = False, seed: int = 0, progress: Progre
             )
     notes = [
         f"Compiled on {inspect.DEVICES} devices, {c['sampler']} sends {c['compiled']} bytes a step in one message "
-        f"(formula: {c['formula']}) and has {c['reductions']} reduction of {c['reduced']} bytes "
+        f"(formula: {c['formula']}) and has {c['reductions']} reduction(s) of {c['reduced']} bytes "
         f"(formula: {c['reduced by formula']})."
         for c in checked
     ]

@@ -48,15 +48,18 @@ class Space(NamedTuple):
     """Where a position lives: how to sum over all of it, and to draw noise for it.
 
     The default is a position in one piece. Where each device holds a shard, ``total`` adds up over the devices, and
-    ``normal`` draws the noise of the shard at hand; a step calls ``total`` once.
+    ``normal`` draws the noise of the shard at hand; a step calls ``total`` at most once. Sums that are only for an
+    :class:`Info` go through ``sizes``, and may be left to be added up later.
 
     Attributes:
         total: ``array -> array``, the sum over all shards.
         normal: ``(key, like) -> noise``, independent N(0, 1) numbers shaped like a position.
+        sizes: ``array -> array``, as `total`.
     """
 
     total: Callable[[Array], Array] = lambda x: x
     normal: Callable[[Array, PyTree], PyTree] = standard_normal
+    sizes: Callable[[Array], Array] = lambda x: x
 
 
 WHOLE = Space()
@@ -89,5 +92,5 @@ def langevin(position: PyTree, drift: PyTree, noise: PyTree, step_size: Any, mir
 
 def step_info(grad: PyTree, drift: PyTree, noise: PyTree, step_size: Any, space: Space = WHOLE) -> Info:
     """The :class:`Info` of a :func:`langevin` move."""
-    g, d, z = jnp.sqrt(space.total(jnp.stack([squared(grad), squared(drift), squared(noise)])))
+    g, d, z = jnp.sqrt(space.sizes(jnp.stack([squared(grad), squared(drift), squared(noise)])))
     return Info(g, step_size * d, jnp.sqrt(2 * step_size) * z)

@@ -77,7 +77,7 @@ def sghmc(
         p = jax.tree.map(lambda p, z: ((1 - a) * p + z).astype(p.dtype), p, z)
         position, p = fly(position, p, half, mirror)
         g = grad(position, minibatch)
-        sizes = jnp.sqrt(space.total(jnp.stack([squared(g), squared(state.momentum), squared(z)])))
+        sizes = jnp.sqrt(space.sizes(jnp.stack([squared(g), squared(state.momentum), squared(z)])))
         info = Info(sizes[0], half * (2 - a) * sizes[1], half * sizes[2])
         return State(position, kick(p, g, 2 * half), state.step + 1), info
 
