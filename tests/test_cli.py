@@ -100,6 +100,7 @@ def test_cycles_control_variate_and_svrg(folder, shell):
     assert "--cycles must be 1 or more, and goes without --decay" in text
 
 
+@pytest.mark.slow
 def test_the_step_size_is_found(folder, shell, monkeypatch):
     monkeypatch.setattr(cli, "budget_for", lambda work: 1000)
     arguments = [a for a in SAMPLE if a not in ("--step-size", "1e-3")] + ["--sampler", "sghmc", "--cycles", 2]
@@ -238,7 +239,7 @@ def test_resume_refuses_a_changed_model_and_other_data(folder, shell):
     assert "other data" in text
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143)])  # SIGINT: test_kill
 def test_signals_save_and_resume_completes(number, code, folder):
     """A real process: the exit code, the message, and the draws that an undisturbed run has."""
     arguments = [a if a != 100 else 2_000_000 for a in SAMPLE]

@@ -20,7 +20,7 @@ def check_gaussian(package, name):
 
 
 # Variants of a sampler that another test of the usual run goes through.
-VARIANTS = ("hamcmc-2", "hamcmc-newest", "ensemble-neighbours", "ensemble-diagonal")
+VARIANTS = ("hamcmc-2", "hamcmc-newest", "hamcmc-diagonal", "ensemble-neighbours", "ensemble-diagonal")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in VARIANTS else n for n in NAMES])
@@ -157,7 +157,7 @@ MUTATIONS = [
 ]
 
 
-LONG = [pytest.param(*m, marks=pytest.mark.slow) if m[0] in (SGFS, SGRLD) else m for m in MUTATIONS]
+LONG = [pytest.param(*m, marks=pytest.mark.slow) if m[0] in (SGFS, SGRLD, SGNHT, CCADL) else m for m in MUTATIONS]
 
 
 @pytest.mark.parametrize(("file", "old", "new", "check", "name"), LONG)
