@@ -23,11 +23,12 @@ reproduce: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -q -c constraints.txt -e .
+	$(BIN)/pip install -q -c constraints.txt hatchling editables jax  # what a build needs, not twice in rooms of its own
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e .
 	touch $@
 
 .venv/installed-%: .venv/installed
-	$(BIN)/pip install -q -c constraints.txt -e '.[$*]'
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[$*]'
 	touch $@
 
 clean:

@@ -139,7 +139,10 @@ def nested_posterior():
 NESTED = {"b": jnp.float32(0.1), "inner": {"c": jnp.zeros(2), "s": jnp.ones(())}}
 
 
-@pytest.mark.parametrize("name", samplers.NAMES)
+USUAL = ("sgld", "psgld", "hamcmc", "ensemble_hamcmc")
+
+
+@pytest.mark.parametrize("name", [n if n in USUAL else pytest.param(n, marks=pytest.mark.slow) for n in samplers.NAMES])
 def test_nested_parameters_with_every_sampler(draw, name):
     options = {"fisher": 60 * np.eye(4)} if name == "sgrld" else {}
     ensemble = name.startswith("ensemble")

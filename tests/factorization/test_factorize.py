@@ -214,6 +214,7 @@ def test_damaged_runs(small, tmp_path):
     assert same_draws(path, small)
 
 
+@pytest.mark.slow
 def test_a_step_size_that_is_too_large(ratings, tmp_path):
     path = tmp_path / "run"
     done = call("factorize", ratings, "-o", path, *SMALL, "--step-size", 1e4, code=1)
