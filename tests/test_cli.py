@@ -239,7 +239,9 @@ def test_resume_refuses_a_changed_model_and_other_data(folder, shell):
     assert "other data" in text
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143)])  # SIGINT: test_kill
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
+)
 def test_signals_save_and_resume_completes(number, code, folder):
     """A real process: the exit code, the message, and the draws that an undisturbed run has."""
     arguments = [a if a != 100 else 2_000_000 for a in SAMPLE]

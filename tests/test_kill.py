@@ -122,7 +122,9 @@ def test_twenty_kills(jobs, tmp_path):
     assert_killed_inside(kill_and_resume(jobs, tmp_path, 20, seed=2))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130)])  # SIGTERM: test_cli
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_a_signal_saves_and_leaves(jobs, tmp_path, number, code):
     out = tmp_path / "run"
     process = jobs.start(out, pause=0.02)
