@@ -107,7 +107,9 @@ def _once(run: Path, processes: int, arguments: tuple[str, ...]) -> None:
             raise Stopped(message, received[0])
         if any(w.returncode for w in workers):
             _wait(workers, 1.0)  # the others fall with it: give them time to say so
-            if any(w.returncode == FAILED for w in workers):
+            # Survivors of a kill may call what they met an error of their own: a signal tells more.
+            killed = any((w.returncode or 0) < 0 for w in workers)
+            if not killed and any(w.returncode == FAILED for w in workers):
                 raise RunError(f"{run} could not go on: the first process said why")
             raise Died(_who_died(workers, run))
     finally:
