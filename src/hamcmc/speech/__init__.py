@@ -1,0 +1,1 @@
+"""Clean speech from noisy recordings."""
