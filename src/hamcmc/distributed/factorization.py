@@ -223,8 +223,6 @@ def build(
         )
         if P > 1:
             state = travel(state, (-shift) % B, B, P)
-            if isinstance(info, Info):  # norms of shards so far: added up here, not at every step
-                info = Info(*jnp.sqrt(total(jnp.square(jnp.stack(info)))))
         return carry._replace(state=state, iteration=t), info
 
     def look(position: PyTree, data: Data) -> tuple[Array, Array]:
@@ -258,8 +256,15 @@ def build(
         mean = jnp.where(draws > 0, summed / jnp.maximum(draws, 1), predicted)
         squares = lambda x: jnp.sum(there * (data.test.values - x) ** 2)
         moments = [f(one[s] * mask(s, 0)) for s in SIDES for f in (column_sum, lambda x: column_sum(x * x))]
-        fused = total(jnp.concatenate([jnp.stack([error, squares(predicted), squares(mean), there.sum()]), *moments]))
-        (error, of_draw, of_mean, held_out), moments = fused[:4], jnp.split(fused[4:], 4)
+        # One message, which waits for all before it. Processes match messages by their order alone: two that do not
+        # depend on each other may be sent in either order, and then meet the wrong receivers.
+        norms = jnp.square(jnp.stack(info)) if P > 1 and isinstance(info, Info) else jnp.zeros(0, error.dtype)
+        figures = jnp.stack([error, squares(predicted), squares(mean), there.sum()])
+        fused = total(jnp.concatenate([norms, figures, *moments]))
+        norms, (error, of_draw, of_mean, held_out), moments = jnp.split(fused, [len(norms), len(norms) + 4])
+        moments = jnp.split(moments, 4)
+        if len(norms):  # of shards so far
+            info = Info(*jnp.sqrt(norms))
         hyper = carry.hyper
         if sample_hyper:
             sums, key = Sums(error, *moments), jax.random.fold_in(keys.gibbs, carry.iteration)
