@@ -1,0 +1,265 @@
+"""Read and write audio files of any length with constant memory; never touch an input, never leave half an output."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import soundfile as sf
+
+from hamcmc.record import RunError
+
+PIECE = 4096  # frames per read; what a damaged file has after its last whole piece is lost
+FORMATS = {".wav": "WAV", ".flac": "FLAC", ".ogg": "OGG"}
+KEPT = {"WAV": ("PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"), "FLAC": ("PCM_16", "PCM_24"), "OGG": ("VORBIS",)}
+DEEP = ("PCM_32", "FLOAT", "DOUBLE")  # FLAC's best for these is 24 bits
+CHANNELS = {"WAV": 1024, "FLAC": 8, "OGG": 255}
+ENDLESS = 0x7FFF0000  # programs that write to a pipe do not know the length, and put in one of this size or more
+
+
+class AudioError(ValueError):
+    """A file that cannot be read as audio, or a place where none can be written, with a message for people."""
+
+
+class Info(NamedTuple):
+    """What is in an audio file.
+
+    Attributes:
+        path: the file.
+        rate: frames per second.
+        frames: samples per channel that can be read.
+        format: container, in libsndfile's words.
+        subtype: encoding of the samples, in libsndfile's words.
+        peak: largest absolute value; full scale is 1.
+        clipped: samples at full scale that stand between equals.
+        truncated: the file promises more than it has.
+    """
+
+    path: Path
+    rate: int
+    channels: int
+    frames: int
+    format: str
+    subtype: str
+    peak: float
+    clipped: int
+    truncated: bool
+
+    @property
+    def seconds(self) -> float:
+        """Length of the recording."""
+        return self.frames / self.rate
+
+    def warnings(self) -> Iterator[str]:
+        """What a listener should know."""
+        if self.truncated:
+            yield f"{self.path} is truncated: only its first {self.seconds:.2f} s are there"
+        if self.clipped:
+            yield f"{self.path} is clipped ({self.clipped:,} samples): what was cut off does not come back"
+        if not self.peak:
+            yield f"{self.path} is silent: there is nothing to clean"
+
+
+def info(path: str | os.PathLike) -> Info:
+    """Look through a whole file, in constant memory.
+
+    Raises:
+        AudioError: if it is no audio file, is empty, or has a sample that is not finite.
+    """
+    path = Path(path)
+    frames, peak, clipped, broken = 0, 0.0, 0, False
+    with _open(path) as file:
+        try:
+            while len(x := file.read(PIECE, dtype="float32", always_2d=True)):
+                bad = np.argwhere(~np.isfinite(x))
+                if len(bad):
+                    at, channel = bad[0] + (frames, 1)
+                    raise AudioError(
+                        f"{path}: sample {at:,} of channel {channel} ({at / file.samplerate:.3f} s) is not a finite "
+                        "number"
+                    )
+                frames, peak = frames + len(x), max(peak, float(np.abs(x).max()))
+                clipped += int(np.sum((x[:-2] == x[1:-1]) & (x[1:-1] == x[2:]) & (np.abs(x[1:-1]) > 0.999)))
+        except sf.LibsndfileError:  # the decoder has lost its way
+            broken = True
+        claimed = re.search(r"^ *(?:data|SSND) : (\d+) \(should be (\d+)\)", file.extra_info, re.MULTILINE)
+        short = claimed is not None and int(claimed[2]) < int(claimed[1]) < ENDLESS
+        truncated = broken or short or frames < file.frames
+        if not frames:
+            raise AudioError(f"{path} has no samples" + (": it is truncated" if truncated else ""))
+        form = file.format, file.subtype
+        return Info(path, file.samplerate, file.channels, frames, *form, peak, clipped, truncated)
+
+
+def blocks(source: Info, seconds: float = 10.0) -> Iterator[np.ndarray]:
+    """The file's samples as float32 arrays (frames, channels), `seconds` at a time; the last may be shorter."""
+    size = max(int(seconds * source.rate), 1)
+    with _open(source.path) as file:
+        for start in range(0, source.frames, size):
+            x = file.read(min(size, source.frames - start), dtype="float32", always_2d=True)
+            if len(x) < min(size, source.frames - start):
+                raise AudioError(f"{source.path} has become shorter while it was read")
+            yield x
+
+
+def read(source: Info) -> np.ndarray:
+    """All samples (frames, channels): for short files."""
+    return np.concatenate(list(blocks(source)))
+
+
+def check_target(path: str | os.PathLike, inputs: Sequence[str | os.PathLike] = ()) -> Path:
+    """Where a file can be written, links followed.
+
+    Raises:
+        AudioError: if it is one of the inputs, is no plain file, or its directory is missing or read-only.
+    """
+    path = Path(path)
+    for other in inputs:
+        if path.exists() and Path(other).exists() and path.samefile(other):
+            raise AudioError(f"{path} is an input: it would be overwritten")
+    if path.exists() and not path.is_file():
+        raise AudioError(f"{path} is not a file")
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise AudioError(f"{path} cannot be written: there is no directory {path.parent}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise AudioError(f"{path} cannot be written: no permission to write in {path.parent}")
+    return path.resolve()
+
+
+def check_format(path: str | os.PathLike, like: Info) -> str:
+    """The container that the suffix asks for, if it can hold such a recording."""
+    path = Path(path)
+    form = FORMATS.get(path.suffix.lower())
+    if form is None:
+        raise AudioError(f"{path}: its suffix must be one of {', '.join(FORMATS)}")
+    if like.channels > CHANNELS[form]:
+        raise AudioError(f"{path}: {form} has at most {CHANNELS[form]} channels, the recording has {like.channels}")
+    if not sf.check_format(form, _subtype(form, like.subtype)):
+        raise AudioError(f"{path}: this libsndfile cannot write {form}")
+    return form
+
+
+class Writer:
+    """Write a recording like another one, in the format that the suffix asks for; use it as a context.
+
+    WAV and FLAC keep the encoding of the input (24 bits stay 24 bits; 8 bits become 16, their noise is audible). The
+    samples first go to a hidden file beside the target, as floats: when all are there, the largest is known, and a
+    recording beyond full scale (or beyond the input's own peak, where encoding allows that) is turned down as a whole.
+    Only a complete file gets the target's name; whatever else happens, a target that was there before stays.
+    What a killed run leaves is hidden, and removed by the next one to the same target.
+
+    Attributes:
+        gain: what the samples were multiplied by in the end; 1 unless they would have clipped.
+    """
+
+    def __init__(self, path: str | os.PathLike, like: Info):
+        self.path, self.like, self.gain, self._peak = Path(path), like, 1.0, 0.0
+        self._format = check_format(path, like)
+        self._target = check_target(path, [like.path])
+        hidden = lambda kind: self._target.with_name(f".{self._target.name}.{kind}")
+        self._floats, self._partial = hidden("floats"), hidden("partial")
+
+    def __enter__(self) -> "Writer":
+        with self._guarded():
+            self._handle: IO[bytes] = open(self._floats, "ab+")
+            try:
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._handle.close()
+                raise AudioError(f"{self.path} is being written by another process") from None
+            except OSError:
+                pass  # a file system without locks
+            self._handle.truncate(0)
+            self._partial.unlink(missing_ok=True)
+        return self
+
+    def write(self, x: np.ndarray) -> None:
+        """Append samples (frames, channels)."""
+        x = np.asarray(x, np.float32)
+        if x.ndim != 2 or x.shape[1] != self.like.channels:
+            raise ValueError(f"samples must have shape (frames, {self.like.channels}), got {x.shape}")
+        if not np.isfinite(x).all():
+            raise ValueError(f"{self.path}: samples to write are not finite")
+        self._peak = max(self._peak, float(np.abs(x).max(initial=0)))
+        with self._guarded():
+            self._handle.write(x.tobytes())
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                with self._guarded():
+                    self._finish()
+        finally:
+            self._partial.unlink(missing_ok=True)
+            self._floats.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a full disk refuses what is still in the buffer
+                self._handle.close()
+
+    def _finish(self) -> None:
+        """Encode the floats, and give the result its name."""
+        self._handle.flush()
+        self._handle.seek(0)
+        subtype = _subtype(self._format, self.like.subtype)
+        most = max(1.0, self.like.peak) if subtype in ("FLOAT", "DOUBLE") else 1.0
+        if self._peak > most:
+            self.gain = most / self._peak
+        channels, frame = self.like.channels, 4 * self.like.channels
+        with open(self._partial, "w+b") as file:
+            form: dict[str, Any] = {"format": self._container(), "subtype": subtype}
+            with sf.SoundFile(file.fileno(), "w", self.like.rate, channels, closefd=False, **form) as out:
+                while piece := self._handle.read(PIECE * frame):
+                    out.write(np.frombuffer(piece, np.float32).reshape(-1, channels) * np.float32(self.gain))
+            os.fsync(file.fileno())
+        written = sf.info(self._partial).frames  # libsndfile does not tell of a refused write of a header or a tail
+        if written != self._handle.tell() // frame:
+            raise OSError(errno.ENOSPC, "not everything was written")
+        if self._target.exists():
+            os.chmod(self._partial, stat.S_IMODE(self._target.stat().st_mode))
+        os.replace(self._partial, self._target)
+
+    def _container(self) -> str:
+        size = self._handle.seek(0, os.SEEK_END) * 2
+        self._handle.seek(0)
+        if self._format == "WAV" and size > 0xFFFF0000:
+            return "RF64"  # lengths in WAV have 32 bits
+        return "WAVEX" if self._format == "WAV" and self.like.format == "WAVEX" else self._format
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Refusals of the operating system, and of libsndfile, in words."""
+        try:
+            yield
+        except (OSError, sf.LibsndfileError) as error:
+            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise RunError(f"no room left on the disk of {self.path}: nothing was written") from error
+            raise RunError(f"cannot write {self.path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _open(path: Path) -> sf.SoundFile:
+    if not path.exists():
+        raise AudioError(f"there is no file {path}")
+    if not path.is_file():
+        raise AudioError(f"{path} is not a file")
+    try:
+        return sf.SoundFile(path)
+    except sf.LibsndfileError:
+        if not path.stat().st_size:
+            raise AudioError(f"{path} is empty") from None
+        if not os.access(path, os.R_OK):
+            raise AudioError(f"no permission to read {path}") from None
+        raise AudioError(f"{path} is not an audio file that can be read (WAV, FLAC, OGG, MP3, AIFF)") from None
+
+
+def _subtype(form: str, subtype: str) -> str:
+    """How to encode samples that came as `subtype`."""
+    if subtype in KEPT[form]:
+        return subtype
+    return "VORBIS" if form == "OGG" else "PCM_24" if subtype in DEEP else "PCM_16"
