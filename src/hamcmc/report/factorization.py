@@ -3,9 +3,7 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,8 @@ import numpy as np
 from hamcmc.factorization import predict
 from hamcmc.factorization.predict import Factorization
 from hamcmc.record import guard_disk, write_atomically
-from hamcmc.report import plots
-from hamcmc.report.page import _figure, _number_ids, _table, duration, flatten, number, plural, value
+from hamcmc.report import frame, plots
+from hamcmc.report.frame import duration, flatten, number, plural, value
 
 LEVELS = [*(n / 20 for n in range(1, 20)), 0.99]
 TABLED = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -75,21 +73,9 @@ def page(model: Factorization, log: Sequence[Mapping[str, Any]], run: Path) -> s
     sections["Precisions"] = _precisions(model)
     sections["Cost"] = _cost(model, log, lines)
     sections["Settings"] = _settings(settings)
-    links = "".join(f'<a href="#{name.lower()}">{name}</a>' for name in sections)
-    body = "".join(f'<section id="{n.lower()}"><h2>{n}</h2>{content}</section>' for n, content in sections.items())
-    title, written = run.resolve().name, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    made_by = escape(str(settings.get("versions", {}).get("hamcmc", "")))
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>{escape(title)} – hamcmc report</title>"
-        f"<style>{files('hamcmc.report').joinpath('style.css').read_text()}</style></head>\n"
-        f"<body><header><h1>{escape(title)}</h1>{_status(model, run)}{_facts(model)}"
-        f'<nav aria-label="Sections">{links}</nav></header>\n'
-        f"<main>{_glance(model, lines, tested)}{_number_ids(body)}</main>\n"
-        f"<footer>Written on {written} by hamcmc {made_by}.</footer></body></html>\n"
-    )
+    version = str(settings.get("versions", {}).get("hamcmc", ""))
+    top, glance = _status(model, run) + _facts(model), _glance(model, lines, tested)
+    return frame.document(run.resolve().name, top, glance, sections, version)
 
 
 # --- the top of the page ---
@@ -125,7 +111,7 @@ def _facts(model: Factorization) -> str:
         facts["Sampler"] = str(sampler.get("sampler")) + (f" ({options})" if options else "")
     if "seed" in s:
         facts["Seed"] = s["seed"]
-    return "<dl>" + "".join(f"<dt>{k}</dt><dd>{escape(str(v))}</dd>" for k, v in facts.items()) + "</dl>"
+    return frame.facts(facts)
 
 
 def _glance(model: Factorization, lines: Sequence[Mapping[str, Any]], tested: bool) -> str:
@@ -150,12 +136,7 @@ def _glance(model: Factorization, lines: Sequence[Mapping[str, Any]], tested: bo
         cards.append(("Time", duration(lines[-1]["seconds"]), "in the compiled loop", ""))
         if rates:
             cards.append(("Ratings per second", number(float(np.median(rates))), "median", ""))
-    items = "".join(
-        f'<li><span>{name}</span><strong class="{grade}">{shown}</strong><span>{escape(note)}</span></li>'
-        for name, shown, note, grade in cards
-    )
-    said = "".join(f"<li>{escape(c)}</li>" for c in checks)
-    return f'<ul class="cards" aria-label="At a glance">{items}</ul><ul class="checks">{said}</ul>'
+    return frame.at_a_glance(cards, checks)
 
 
 def _grade(good: bool) -> str:
@@ -188,7 +169,7 @@ def _errors(lines: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> 
         ("iteration", iterations, burn_in),
         ("seconds", seconds, after[0] if burn_in and len(after) else 0),
     ):
-        html += _figure(_draw_errors(when, curves, name, mark), f"Test RMSE against {name}; at the end {last}")
+        html += frame.figure(_draw_errors(when, curves, name, mark), f"Test RMSE against {name}; at the end {last}")
     return html + "</div>"
 
 
@@ -225,8 +206,8 @@ def _calibration(model: Factorization) -> str:
         "<p class='soft'>The share of held-out ratings inside their central interval, for each nominal level. On the "
         "diagonal the intervals are honest; below it they are too narrow, above it too wide.</p>"
         '<div class="row">'
-        + _figure(_draw_calibration(observed), f"Observed against nominal coverage of {n:,} held-out ratings")
-        + _table(
+        + frame.figure(_draw_calibration(observed), f"Observed against nominal coverage of {n:,} held-out ratings")
+        + frame.table(
             ["nominal", "observed", "chance alone (95 %)"], rows, f"Coverage of {n:,} held-out ratings", kind="numbers"
         )
         + "</div>"
@@ -261,7 +242,7 @@ def _precisions(model: Factorization) -> str:
         if np.ptp(x, axis=0).max() == 0:
             constant.append(f"{caption.lower()} {value(float(x.mean()))}")
             continue
-        html += _figure(_draw_precisions(x), f"{caption} against the draw; mean {x.mean():.3g}", caption)
+        html += frame.figure(_draw_precisions(x), f"{caption} against the draw; mean {x.mean():.3g}", caption)
     html += "</div>"
     return html + (f"<p>Fixed: {escape(', '.join(constant))}.</p>" if constant else "")
 
@@ -298,7 +279,7 @@ def _cost(model: Factorization, log: Sequence[Mapping[str, Any]], lines: Sequenc
     if share is not None:
         rows.append(["share of communication", f"{100 * share:.1f} %"])
     return (
-        _table(["", "amount"], rows, "The last start counts for devices and processes", kind="wrap")
+        frame.table(["", "amount"], rows, "The last start counts for devices and processes", kind="wrap")
         if rows
         else "<p>–</p>"
     )
@@ -306,4 +287,4 @@ def _cost(model: Factorization, log: Sequence[Mapping[str, Any]], lines: Sequenc
 
 def _settings(settings: Mapping[str, Any]) -> str:
     rows = [[k, value(v)] for k, v in flatten({k: v for k, v in settings.items() if k != "arrays"})]
-    return _table(["setting", "value"], rows, "What was asked, and with which versions (run.json)", kind="words")
+    return frame.table(["setting", "value"], rows, "What was asked, and with which versions (run.json)", kind="words")

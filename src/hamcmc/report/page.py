@@ -1,12 +1,8 @@
 """One self-contained HTML page about a run: it asks nothing of the network and needs no script."""
 
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping
 from html import escape
-from importlib.resources import files
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +10,8 @@ import numpy as np
 
 from hamcmc.diagnostics import Cost, Summary, cost, format_cell, read_entries, summary
 from hamcmc.record import guard_disk, write_atomically
-from hamcmc.report import plots
+from hamcmc.report import frame, plots
+from hamcmc.report.frame import duration, flatten, number, plural, value
 from hamcmc.result import Result
 
 ROWS = 20  # of the table that is open; the rest is folded
@@ -77,21 +74,9 @@ def page(result: Result, directory: Path | None = None) -> str:
             sections |= {"Pairs": _pairs(result, table)}
         sections |= {"Sampler": _sampler(result)}
     sections |= {"Settings": _settings(result)}
-    links = "".join(f'<a href="#{name.lower()}">{name}</a>' for name in sections)
-    body = "".join(f'<section id="{n.lower()}"><h2>{n}</h2>{content}</section>' for n, content in sections.items())
-    written = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>{escape(title)} – hamcmc report</title>"
-        f"<style>{files('hamcmc.report').joinpath('style.css').read_text()}</style></head>\n"
-        f"<body><header><h1>{escape(title)}</h1>{_status(result, directory)}{_facts(result)}"
-        f'<nav aria-label="Sections">{links}</nav></header>\n'
-        f"<main>{_glance(result, table, spent)}{_number_ids(body)}</main>\n"
-        f"<footer>Written on {written} by hamcmc {escape(str(result.settings['versions'].get('hamcmc', '')))}.</footer>"
-        "</body></html>\n"
-    )
+    top = _status(result, directory) + _facts(result)
+    version = str(result.settings["versions"].get("hamcmc", ""))
+    return frame.document(title, top, _glance(result, table, spent), sections, version)
 
 
 def interesting(table: Summary, most: int) -> list[int]:
@@ -139,7 +124,7 @@ def _facts(result: Result) -> str:
         "Parameters": ", ".join(f"{n} ({' × '.join(map(str, shape)) or 'scalar'})" for n, shape in sizes.items()),
         "Seed": s["seed"],
     }
-    return "<dl>" + "".join(f"<dt>{k}</dt><dd>{escape(str(v))}</dd>" for k, v in facts.items()) + "</dl>"
+    return frame.facts(facts)
 
 
 def _schedule(spec: Mapping[str, Any]) -> str:
@@ -170,12 +155,7 @@ def _glance(result: Result, table: Summary, spent: Cost) -> str:
         ("Gradients per effective sample", number(spent.gradients_per_effective_sample), "of the slowest entry", ""),
         ("Time per effective sample", duration(spent.seconds_per_effective_sample), "of the slowest entry", ""),
     ]
-    items = "".join(
-        f'<li><span>{name}</span><strong class="{grade}">{value}</strong><span>{escape(note)}</span></li>'
-        for name, value, note, grade in cards
-    )
-    checks = "".join(f"<li>{escape(c)}</li>" for c in _checks(result, table, worst))
-    return f'<ul class="cards" aria-label="At a glance">{items}</ul><ul class="checks">{checks}</ul>'
+    return frame.at_a_glance(cards, _checks(result, table, worst))
 
 
 def smallest_ess(table: Summary) -> tuple[float, str | None]:
@@ -231,9 +211,9 @@ def _diagnostics(table: Summary) -> str:
         "<p class='soft'>Means, standard deviations and quantiles are weighted by the draws' step sizes. MCSE is the "
         "Monte Carlo standard error of the mean, ESS the number of independent draws that are worth as much.</p>"
     )
-    html += notes + _table(["", *COLUMNS.values()], [rows[i] for i in picked], "Parameters")
+    html += notes + frame.table(["", *COLUMNS.values()], [rows[i] for i in picked], "Parameters")
     if len(picked) < len(rows):
-        more = _table(["", *COLUMNS.values()], rows, f"All {len(rows)} rows")
+        more = frame.table(["", *COLUMNS.values()], rows, f"All {len(rows)} rows")
         html += f"<details><summary>The first and the slowest are shown; all {len(rows)} rows</summary>{more}</details>"
     return html
 
@@ -249,7 +229,7 @@ def _cost(c: Cost) -> str:
             duration(c.seconds_per_effective_sample),
         ],
     ]
-    return _table(
+    return frame.table(
         ["", "gradients", "time"], rows, "All chains, warm-up included; time in the compiled loop", kind="wrap"
     )
 
@@ -274,8 +254,8 @@ def _parameters(result: Result, table: Summary, picked: list[int]) -> str:
         numbers = f"mean {cell('mean')}, sd {cell('sd')}, ESS {cell('ess_bulk')}, R-hat {cell('r_hat')}"
         html += (
             f'<article class="parameter"><h3>{escape(name)}</h3><p class="soft">{numbers}</p><div class="row">'
-            + _figure(plots.trace(x), f"Trace of {name} in {chains} chains")
-            + _figure(plots.density(x, weights), f"Density of {name}: {numbers}")
+            + frame.figure(plots.trace(x), f"Trace of {name} in {chains} chains")
+            + frame.figure(plots.density(x, weights), f"Density of {name}: {numbers}")
             + "</div></article>"
         )
     return html
@@ -291,7 +271,7 @@ def _pairs(result: Result, table: Summary) -> str:
         "<p class='soft'>Draws of all chains below the diagonal, correlations above it.</p>"
         + (f"<p>{left_out:,} entries are left out.</p>" if left_out else "")
         + f'<div class="pairs" style="--k:{len(names)}" tabindex="0">'
-        + _figure(drawn, f"Pair plot of {', '.join(names)}")
+        + frame.figure(drawn, f"Pair plot of {', '.join(names)}")
         + "</div>"
     )
 
@@ -305,7 +285,7 @@ def _sampler(result: Result) -> str:
         if name == "pairs_accepted":
             x, most = x / pairs, 1.0
         caption = STATS.get(name, name)
-        html += _figure(plots.series(x, most), f"{caption} against the draw; mean {x.mean():.3g}", caption)
+        html += frame.figure(plots.series(x, most), f"{caption} against the draw; mean {x.mean():.3g}", caption)
     return html + "</div>"
 
 
@@ -313,69 +293,4 @@ def _settings(result: Result) -> str:
     left_out = ("arrays", "step_sizes")  # shown at the top, or not for people
     asked = flatten({k: v for k, v in result.settings.items() if k not in left_out})
     rows = [[k, value(v)] for k, v in asked]
-    return _table(["setting", "value"], rows, "What was asked, and with which versions (run.json)", kind="words")
-
-
-# --- pieces ---
-
-
-def _figure(svg: str, alt: str, caption: str = "") -> str:
-    drawn = svg.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1)
-    return f"<figure>{f'<figcaption>{escape(caption)}</figcaption>' if caption else ''}{drawn}</figure>"
-
-
-def _number_ids(html: str) -> str:
-    """Each figure's identifiers under a number of its own: figures with equal parts would share names."""
-    numbers = count()
-    rename = lambda svg: re.sub(r'( id="|url\(#|href="#)', rf"\g<1>f{next(numbers)}-", svg)
-    return "".join(part if i % 2 == 0 else rename(part) for i, part in enumerate(re.split(r"(<svg.*?</svg>)", html)))
-
-
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str, kind: str = "numbers") -> str:
-    first, *others = head
-    cells = "".join(f'<th scope="col">{escape(h)}</th>' for h in others)
-    corner = f'<th scope="col">{escape(first)}</th>' if first else "<td></td>"
-    body = ""
-    for name, *values in rows:
-        tds = "".join(f"<td>{escape(v)}</td>" for v in values)
-        body += f'<tr><th scope="row">{escape(name)}</th>{tds}</tr>'
-    return (
-        f'<div class="scroll"><table class="{kind}"><caption>{escape(caption)}</caption>'
-        f"<thead><tr>{corner}{cells}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of nested dicts with dotted names."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def plural(n: int, what: str) -> str:
-    """``1 draw``, ``2,000 draws``."""
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
-
-
-def value(of: Any) -> str:
-    """A setting as text; a float by its first digits."""
-    return f"{of:.5g}" if isinstance(of, float) else str(of)
-
-
-def number(value: float) -> str:
-    """Three digits, or all of a large number's; a dash for none."""
-    if not np.isfinite(value):
-        return "–"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def duration(seconds: float) -> str:
-    """A time in the unit that suits it."""
-    if not np.isfinite(seconds):
-        return "–"
-    for unit, size in (("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3)):
-        if seconds >= (1 if size < 60 else 2) * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} µs" if seconds else "0 s"
+    return frame.table(["setting", "value"], rows, "What was asked, and with which versions (run.json)", kind="words")
