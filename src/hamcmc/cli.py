@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hamcmc import __version__, cli_factorization, compilation, model_file, schedules
+from hamcmc import __version__, cli_denoise, cli_factorization, compilation, model_file, schedules
 from hamcmc.distributed.launch import Stopped
 from hamcmc.record import RunError, check_free, read_settings
 from hamcmc.result import Result
@@ -398,6 +398,7 @@ def _start(loaded: model_file.Model, start: str) -> Any:
 
 
 cli_factorization.register(app)
+cli_denoise.register(app)
 
 if __name__ == "__main__":
     main()

@@ -168,7 +168,7 @@ class Writer:
         self._floats, self._partial = hidden("floats"), hidden("partial")
 
     def __enter__(self) -> "Writer":
-        with self._guarded():
+        with _guarded(self.path):
             self._handle: IO[bytes] = open(self._floats, "ab+")
             try:
                 fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -189,13 +189,13 @@ class Writer:
         if not np.isfinite(x).all():
             raise ValueError(f"{self.path}: samples to write are not finite")
         self._peak = max(self._peak, float(np.abs(x).max(initial=0)))
-        with self._guarded():
+        with _guarded(self.path):
             self._handle.write(x.tobytes())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:
             if kind is None:
-                with self._guarded():
+                with _guarded(self.path):
                     self._finish()
         finally:
             self._partial.unlink(missing_ok=True)
@@ -232,15 +232,29 @@ class Writer:
             return "RF64"  # lengths in WAV have 32 bits
         return "WAVEX" if self._format == "WAV" and self.like.format == "WAVEX" else self._format
 
-    @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """Refusals of the operating system, and of libsndfile, in words."""
-        try:
-            yield
-        except (OSError, sf.LibsndfileError) as error:
-            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise RunError(f"no room left on the disk of {self.path}: nothing was written") from error
-            raise RunError(f"cannot write {self.path}: {getattr(error, 'strerror', None) or error}") from error
+
+def write_file(path: str | os.PathLike, content: bytes) -> Path:
+    """Write what goes with a recording, whole or not at all."""
+    target = check_target(path)
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        with _guarded(Path(path)):
+            partial.write_bytes(content)
+            os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return Path(path)
+
+
+@contextlib.contextmanager
+def _guarded(path: Path) -> Iterator[None]:
+    """Refusals of the operating system, and of libsndfile, in words."""
+    try:
+        yield
+    except (OSError, sf.LibsndfileError) as error:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise RunError(f"no room left on the disk of {path}: it was not written") from error
+        raise RunError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _open(path: Path) -> sf.SoundFile:

@@ -1,0 +1,317 @@
+"""The page about a cleaned recording: listen, look, and repeat; and the picture of the uncertainty."""
+
+import base64
+import hashlib
+import io
+import os
+import platform
+import shlex
+from collections.abc import Iterator, Mapping
+from html import escape
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import soundfile as sf
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from hamcmc.report import frame, plots
+from hamcmc.report.frame import duration, plural
+from hamcmc.speech import audio
+from hamcmc.speech.file import Done, Pooled
+from hamcmc.speech.metrics import Scores
+
+SCORES = (("SDR (dB)", 2), ("SI-SDR (dB)", 2), ("STOI", 3))  # names and digits, in the order of Scores
+LISTEN = 4_000_000  # samples of each recording in the page: about 10 MB of it
+RANGE = 70.0  # dB from the loudest to the darkest
+WINDOW = 0.032  # seconds
+SILENCE = 1e-20  # power that counts as none
+PLAYER = """
+for (const player of document.querySelectorAll(".player")) {
+  const figures = [...player.querySelectorAll("figure")], sounds = figures.map((f) => f.querySelector("audio"));
+  const row = document.createElement("div");
+  row.className = "choices";
+  let now = 0;
+  const buttons = figures.map((figure, i) => {
+    const button = document.createElement("button");
+    button.textContent = figure.querySelector("figcaption").textContent;
+    button.onclick = () => {
+      const last = sounds[now], plays = !last.paused;
+      last.pause();
+      now = i;
+      show();
+      sounds[i].currentTime = Math.min(last.currentTime, sounds[i].duration || Infinity);
+      if (plays) sounds[i].play();
+    };
+    return button;
+  });
+  const show = () => figures.forEach((figure, i) => {
+    figure.hidden = i !== now;
+    buttons[i].setAttribute("aria-pressed", i === now);
+  });
+  row.append(...buttons);
+  player.prepend(row);
+  figures.forEach((figure) => figure.querySelector("figcaption").hidden = true);
+  show();
+}
+"""
+
+
+def write(
+    out: str | os.PathLike,
+    done: Done,
+    asked: Mapping[str, Any],
+    truth: audio.Info | None = None,
+    scores: tuple[Scores, Scores] | None = None,
+) -> Path:
+    """Write the page.
+
+    Args:
+        out: the file.
+        done: what was cleaned.
+        asked: the options of the command.
+        truth: the clean reference, if there is one.
+        scores: before and after, against it.
+    """
+    return audio.write_file(out, page(done, asked, truth, scores).encode())
+
+
+def write_uncertainty(out: str | os.PathLike, done: Done) -> Path:
+    """Write the picture of the posterior sd, as PNG."""
+    fig = Figure(figsize=(9, 4.5), dpi=150, layout="constrained")
+    _picture(fig.subplots(), *_in_db(done.uncertainty), label="posterior sd (dB)")
+    buffer = io.BytesIO()
+    fig.savefig(buffer, format="png")
+    return audio.write_file(out, buffer.getvalue())
+
+
+def page(
+    done: Done,
+    asked: Mapping[str, Any],
+    truth: audio.Info | None = None,
+    scores: tuple[Scores, Scores] | None = None,
+) -> str:
+    """The HTML of the page."""
+    recordings = {"Before": done.source, "After": audio.info(done.files[0])}
+    if truth is not None:
+        recordings["Reference"] = truth
+    spectra = {name: spectrogram(of) for name, of in recordings.items()}
+    sections = {"Listen": _listen(recordings), "Spectrograms": _spectrograms(spectra), "Level": _levels(spectra)}
+    if done.uncertainty is not None and done.uncertainty.rms.size:
+        sections["Uncertainty"] = _uncertainty(done)
+    if scores is not None:
+        sections["Scores"] = _scores(*scores)
+    sections["Repeat"] = _repeat(asked)
+    digest = base64.b64encode(hashlib.sha256(PLAYER.encode()).digest()).decode()
+    return frame.document(
+        done.source.path.name,
+        _facts(done, asked),
+        _glance(done, spectra, scores),
+        sections,
+        version("hamcmc"),
+        policy=f"img-src data:; media-src data:; script-src 'sha256-{digest}'",
+        script=PLAYER,
+    )
+
+
+def spectrogram(source: audio.Info) -> Pooled:
+    """Power per time and frequency; the rows of a column add up to the mean square of the samples there."""
+    size = max(2 * round(WINDOW * source.rate / 2), 2)
+    window = np.hanning(size + 1)[:-1]
+    sides = np.full(size // 2 + 1, 2.0)
+    sides[[0, -1]] = 1
+    weights = sides / (size * np.sum(window**2))
+    pooled, frequencies = Pooled(source.seconds), np.fft.rfftfreq(size, 1 / source.rate)
+    for x in _with_halves(source, size):
+        frames = np.lib.stride_tricks.sliding_window_view(x, size, axis=0)[:: size // 2]  # (frames, channels, size)
+        power = np.mean(np.abs(np.fft.rfft(frames * window)) ** 2, axis=1) * weights
+        pooled.add(power.T, frequencies, size // 2 / source.rate)
+    return pooled
+
+
+def _with_halves(source: audio.Info, size: int) -> Iterator[np.ndarray]:
+    """Stretches that overlap so that frames of `size`, half of it apart, go on from one to the next."""
+    rest = np.zeros((size // 2, source.channels), np.float32)
+    for block in audio.blocks(source):
+        rest = np.concatenate([rest, block])
+        whole = (len(rest) - size) // (size // 2) + 1
+        if whole > 0:
+            yield rest[: (whole + 1) * (size // 2)]
+            rest = rest[whole * (size // 2) :]
+    yield np.concatenate([rest, np.zeros((size, source.channels), np.float32)])[:size]
+
+
+# --- the top of the page ---
+
+
+def _facts(done: Done, asked: Mapping[str, Any]) -> str:
+    s = done.source
+    default = "the quality's own"
+    return frame.facts(
+        {
+            "Recording": f"{s.seconds:.2f} s, {s.rate:,} Hz, {plural(s.channels, 'channel')}, {s.format} {s.subtype}",
+            "Result": ", ".join(map(str, done.files)),
+            "Quality": asked.get("quality"),
+            "Sampler": asked.get("sampler") or default,
+            "Iterations": asked.get("iterations") or default,
+            "Dictionary": asked.get("dictionary") or "the one that comes with hamcmc",
+            "Seed": asked.get("seed"),
+        }
+    )
+
+
+def _glance(done: Done, spectra: Mapping[str, Pooled], scores: tuple[Scores, Scores] | None) -> str:
+    cards = []
+    for (name, digits), before, after in zip(SCORES, *(scores or ((), ()))):
+        grade = "good" if after > before else "warn" if after < before else ""
+        cards.append((name, _shown(after, digits), f"{_shown(before, digits)} before", grade))
+    before, after = (10 * np.log10(np.mean(_level(spectra[n])) + SILENCE) for n in ("Before", "After"))
+    cards.append(("Level", f"{after:.1f} dB", f"{before:.1f} dB before; full scale is 0 dB", ""))
+    cards.append(("Time", duration(done.seconds), f"{done.real_time_factor:.2f} × real time", ""))
+    checks = [*done.source.warnings()]
+    for name, gain in zip(done.files, done.gains):
+        if gain < 1:
+            checks.append(
+                f"{name.name} would have clipped: all of it was turned down by {-20 * np.log10(gain):.1f} dB."
+            )
+    return frame.at_a_glance(cards, checks)
+
+
+def _shown(score: float, digits: int) -> str:
+    return "–" if np.isnan(score) else f"{score:.{digits}f}"
+
+
+# --- sections ---
+
+
+def _listen(recordings: Mapping[str, audio.Info]) -> str:
+    longest = max(recordings.values(), key=lambda r: r.seconds)
+    seconds = LISTEN / (longest.rate * min(longest.channels, 2))
+    full = max(1.0, *(r.peak for r in recordings.values()))  # one gain for all: they are to be compared
+    figures = "".join(
+        f'<figure><figcaption>{name}</figcaption><audio controls preload="auto" aria-label="{name}" '
+        f'src="data:audio/flac;base64,{_encoded(of, seconds, full)}"></audio></figure>'
+        for name, of in recordings.items()
+    )
+    notes = "Switch while it plays: the position stays. "
+    if seconds < longest.seconds:
+        notes += f"The first {seconds:.0f} s are here, the rest is in the files. "
+    if longest.channels > 2:
+        notes += f"The mean of all {longest.channels} channels. "
+    return f'<p class="soft">{notes}</p><div class="player">{figures}</div>'
+
+
+def _encoded(source: audio.Info, seconds: float, full: float) -> str:
+    """The beginning of a recording as FLAC, which all browsers play."""
+    x = next(audio.blocks(source, seconds)) / full
+    buffer = io.BytesIO()
+    sf.write(buffer, x if source.channels <= 2 else x.mean(1), source.rate, format="FLAC", subtype="PCM_16")
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _spectrograms(spectra: Mapping[str, Pooled]) -> str:
+    pictures = {name: _in_db(of) for name, of in spectra.items()}
+    top = max(float(p[0].max()) for p in pictures.values())
+    return (
+        '<p class="soft">Power per time and frequency in dB, in the same colours for all.</p><div class="row">'
+        + "".join(
+            frame.figure(_draw(*p, top=top), f"Spectrogram: {name.lower()}", name) for name, p in pictures.items()
+        )
+        + "</div>"
+    )
+
+
+def _uncertainty(done: Done) -> str:
+    return (
+        "<p class='soft'>The posterior standard deviation of the clean speech per time and frequency, in dB: where it "
+        "is bright, the draws disagree most.</p>"
+        + f'<div class="single">{frame.figure(_draw(*_in_db(done.uncertainty), width=6.5), "Posterior sd")}</div>'
+    )
+
+
+def _level(of: Pooled) -> np.ndarray:
+    return np.sum(of.rms**2, axis=0)
+
+
+@mpl.rc_context(plots.STYLE)
+def _levels(spectra: Mapping[str, Pooled]) -> str:
+    fig, ax = plots._figure(6.5, 2)
+    for i, of in enumerate(spectra.values()):
+        level = 10 * np.log10(_level(of) + SILENCE)
+        when = np.linspace(0, of.seconds, len(level))
+        ax.plot(when, level, ".-" if len(level) < 30 else "-", color=plots.CHAIN[i], lw=0.9)
+    ax.set(xlabel="seconds", ylabel="dB")
+    key = "".join(
+        f'<li><i style="background:var(--chain-{i})"></i>{name.lower()}</li>' for i, name in enumerate(spectra)
+    )
+    return f'<ul class="key" aria-label="Colours">{key}</ul>' + frame.figure(
+        plots.svg(fig), "Level against time, in dB"
+    )
+
+
+def _scores(before: Scores, after: Scores) -> str:
+    rows = [
+        [name, _shown(b, digits), _shown(a, digits), _shown(a - b, digits)]
+        for (name, digits), b, a in zip(SCORES, before, after)
+    ]
+    return (
+        frame.table(["", "before", "after", "gain"], rows, "Against the reference, mean over channels")
+        + "<p class='soft'>SDR: signal-to-distortion ratio, a filter of 512 taps forgiven; SI-SDR: only a change of "
+        "level forgiven; STOI: intelligibility, from 0 to 1. More is better.</p>"
+    )
+
+
+def command(asked: Mapping[str, Any]) -> str:
+    """The command that gives the same result."""
+    words = ["hamcmc", "denoise", _path(asked["recording"]), "-o", _path(asked["out"])]
+    for name in ("dictionary", "quality", "sampler", "iterations", "seed", "reference", "draws"):
+        if asked.get(name) not in (None, 0) or name == "seed":
+            words += [f"--{name}", str(asked.get(name, 0))]
+    return shlex.join(words)
+
+
+def _path(name: Any) -> str:
+    """A name that the shell's command does not take for something else."""
+    return f"./{name}" if str(name) == "train" or str(name).startswith("-") else str(name)
+
+
+def _repeat(asked: Mapping[str, Any]) -> str:
+    versions = {name: version(name) for name in ("hamcmc", "jax", "numpy", "scipy", "soundfile")}
+    rows = [[k, v] for k, v in ({"python": platform.python_version()} | versions).items()]
+    return (
+        f"<p>The same result again:</p><p><code>{escape(command(asked))}</code></p>"
+        f"{frame.table(['program', 'version'], rows, 'With these versions', kind='words')}"
+    )
+
+
+# --- pictures ---
+
+
+def _in_db(of: Pooled | None) -> tuple[np.ndarray, np.ndarray, float]:
+    """A picture in dB, the frequencies of its rows, and its time."""
+    if of is None or not of.rms.size:
+        return np.full((2, 1), 10 * np.log10(SILENCE)), np.array([0.0, 1.0]), 1.0
+    return 10 * np.log10(of.rms**2 + SILENCE), of.frequencies, of.seconds
+
+
+@mpl.rc_context(plots.STYLE)
+def _draw(db: np.ndarray, frequencies: np.ndarray, seconds: float, top: float | None = None, width: float = 4.6) -> str:
+    fig, ax = plots._figure(width, 2.4)
+    fig.set_dpi(160)  # of the picture; axes and text are lines
+    _picture(ax, db, frequencies, seconds, "dB", top)
+    return plots.svg(fig)
+
+
+def _picture(
+    ax: Axes, db: np.ndarray, frequencies: np.ndarray, seconds: float, label: str, top: float | None = None
+) -> None:
+    top = float(db.max()) if top is None else top
+    extent = (0, seconds, 0, float(frequencies[-1]) / 1000)
+    colours: Any = {"cmap": "magma", "vmin": top - RANGE, "vmax": top}
+    drawn = ax.imshow(db, origin="lower", aspect="auto", extent=extent, **colours)
+    ax.set(xlabel="seconds", ylabel="kHz")
+    bar = ax.figure.colorbar(drawn, ax=ax, label=label)
+    bar.outline.set_visible(False)  # type: ignore[operator]
