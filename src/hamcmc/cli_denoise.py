@@ -174,7 +174,11 @@ def train(
             raise ValueError(f"{out}: its suffix must be .npz")
         files = [clean] if clean.is_file() else sorted(f for f in clean.rglob("*") if f.suffix.lower() in SUFFIXES)
         if not files:
-            raise ValueError(f"{clean} has no audio files ({', '.join(SUFFIXES)})" if clean.is_dir() else f"no {clean}")
+            raise ValueError(
+                f"{clean} has no audio files ({', '.join(SUFFIXES)})"
+                if clean.is_dir()
+                else f"there is nothing at {clean}"
+            )
         audio.check_target(out, files)
         with _stoppable(f"{out} was not written"), _progress("training", clean, quiet) as progress:
             dictionary.train(files, out, rank=rank, progress=progress)

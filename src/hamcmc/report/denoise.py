@@ -198,7 +198,7 @@ def _listen(recordings: Mapping[str, audio.Info]) -> str:
     )
     notes = "Switch while it plays: the position stays. "
     if seconds < longest.seconds:
-        notes += f"The first {seconds:.0f} s are here, the rest is in the files. "
+        notes += f"The first {seconds:.3g} s are here, the rest is in the files. "
     if longest.channels > 2:
         notes += f"The mean of all {longest.channels} channels. "
     return f'<p class="soft">{notes}</p><div class="player">{figures}</div>'
@@ -247,9 +247,8 @@ def _levels(spectra: Mapping[str, Pooled]) -> str:
     key = "".join(
         f'<li><i style="background:var(--chain-{i})"></i>{name.lower()}</li>' for i, name in enumerate(spectra)
     )
-    return f'<ul class="key" aria-label="Colours">{key}</ul>' + frame.figure(
-        plots.svg(fig), "Level against time, in dB"
-    )
+    drawn = frame.figure(plots.svg(fig), "Level against time, in dB")
+    return f'<ul class="key" aria-label="Colours">{key}</ul><div class="single">{drawn}</div>'
 
 
 def _scores(before: Scores, after: Scores) -> str:
