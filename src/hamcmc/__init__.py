@@ -2,6 +2,7 @@
 
 from hamcmc.evidence import Comparison, Evidence, compare, evidence
 from hamcmc.mode import find_mode
+from hamcmc.models.alpha_stable_mf import alpha_stable_mf
 from hamcmc.potential import Posterior
 from hamcmc.record import RunError
 from hamcmc.result import Result
@@ -43,6 +44,7 @@ __all__ = [
     "Sampler",
     "Support",
     "Tuned",
+    "alpha_stable_mf",
     "alternating",
     "bounded",
     "ccadl",
