@@ -173,6 +173,18 @@ def test_a_length_that_was_not_known_is_no_truncation(wav, length):
     assert (found.frames, found.truncated) == (4000, False)
 
 
+def test_a_flac_file_of_unknown_length_is_read_to_its_end(tmp_path):
+    file = tmp_path / "x.flac"
+    sf.write(file, tone(10_001), RATE)
+    whole = audio.read(audio.info(file))
+    content = bytearray(file.read_bytes())
+    content[21] &= 0xF0  # 36 bits of the header are the number of samples; 0 stands for unknown
+    content[22:26] = bytes(4)
+    file.write_bytes(content)
+    assert not audio.info(file).truncated
+    np.testing.assert_array_equal(audio.read(audio.info(file)), whole)
+
+
 def test_clipped_and_silent_inputs_are_told(tmp_path):
     file = tmp_path / "x.wav"
     sf.write(file, tone(level=1.0), RATE)

@@ -16,11 +16,12 @@ import soundfile as sf
 
 from hamcmc.record import RunError
 
-PIECE = 4096  # frames per read; what a damaged file has after its last whole piece is lost
+PIECE = 4096  # frames per read or write; libsndfile overflows its stack on long ones to OGG
 FORMATS = {".wav": "WAV", ".flac": "FLAC", ".ogg": "OGG"}
 KEPT = {"WAV": ("PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"), "FLAC": ("PCM_16", "PCM_24"), "OGG": ("VORBIS",)}
 DEEP = ("PCM_32", "FLOAT", "DOUBLE")  # FLAC's best for these is 24 bits
 CHANNELS = {"WAV": 1024, "FLAC": 8, "OGG": 255}
+UNKNOWN = 2**62  # frames or more: libsndfile does not know
 ENDLESS = 0x7FFF0000  # programs that write to a pipe do not know the length, and put in one of this size or more
 
 
@@ -91,7 +92,7 @@ def info(path: str | os.PathLike) -> Info:
             broken = True
         claimed = re.search(r"^ *(?:data|SSND) : (\d+) \(should be (\d+)\)", file.extra_info, re.MULTILINE)
         short = claimed is not None and int(claimed[2]) < int(claimed[1]) < ENDLESS
-        truncated = broken or short or frames < file.frames
+        truncated = broken or short or frames < file.frames < UNKNOWN
         if not frames:
             raise AudioError(f"{path} has no samples" + (": it is truncated" if truncated else ""))
         form = file.format, file.subtype
@@ -257,13 +258,23 @@ def _guarded(path: Path) -> Iterator[None]:
         raise RunError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
+class _Stream(sf.SoundFile):
+    """A file that is read from its beginning to its end.
+
+    soundfile seeks after each read, which fails at the end of a FLAC file that is cut off or of unknown length.
+    """
+
+    def seekable(self) -> bool:
+        return False
+
+
 def _open(path: Path) -> sf.SoundFile:
     if not path.exists():
         raise AudioError(f"there is no file {path}")
     if not path.is_file():
         raise AudioError(f"{path} is not a file")
     try:
-        return sf.SoundFile(path)
+        return _Stream(path)
     except sf.LibsndfileError:
         if not path.stat().st_size:
             raise AudioError(f"{path} is empty") from None
