@@ -133,22 +133,21 @@ def denoise(
         for name, gain in zip(done.files, done.gains):
             if gain < 1:
                 _warn(f"{name} would have clipped: all of it was turned down by {-20 * np.log10(gain):.1f} dB")
-        with _stoppable(f"{out} is complete, nothing after it"):
-            scores = None if truth is None else _scores(source, truth, out)
-            if scores is not None:
-                screen.print(_score_table(*scores))
-            written = list(done.files)
-            if uncertainty is not None:
-                written.append(page.write_uncertainty(uncertainty, done))
-            if report is not None:
-                asked = {"recording": recording, "out": out, "draws": draws, "reference": reference}
-                asked |= options | {"dictionary": dictionary}
-                written.append(page.write(report, done, asked, truth, scores))
         screen.print(
             f"{source.seconds:.1f} s of sound in {done.seconds:.1f} s: {done.real_time_factor:.2f} × real time",
             highlight=False,
         )
-        screen.print("Wrote " + escape(", ".join(map(str, written))), highlight=False, soft_wrap=True)
+        _wrote(*done.files)
+        with _stoppable(f"{out} is complete, what was to follow is not"):
+            scores = None if truth is None else _scores(source, truth, out)
+            if scores is not None:
+                screen.print(_score_table(*scores))
+            if uncertainty is not None:
+                _wrote(page.write_uncertainty(uncertainty, done))
+            if report is not None:
+                asked = {"recording": recording, "out": out, "draws": draws, "reference": reference}
+                asked |= options | {"dictionary": dictionary}
+                _wrote(page.write(report, done, asked, truth, scores))
 
 
 def train(
@@ -247,6 +246,12 @@ def _score_table(before: Any, after: Any) -> Table:
     for (name, digits), b, a in zip(SCORES, before, after):
         table.add_row(name, *("–" if np.isnan(x) else f"{x:.{digits}f}" for x in (b, a, a - b)))
     return table
+
+
+def _wrote(*files: Path) -> None:
+    from hamcmc.cli import screen
+
+    screen.print("Wrote " + escape(", ".join(map(str, files))), highlight=False, soft_wrap=True)
 
 
 def _warn(message: str) -> None:

@@ -61,7 +61,7 @@ class Info(NamedTuple):
     def warnings(self) -> Iterator[str]:
         """What a listener should know."""
         if self.truncated:
-            yield f"{self.path} is truncated: only its first {self.seconds:.2f} s are there"
+            yield f"{self.path} is truncated or damaged: only its first {self.seconds:.2f} s can be read"
         if self.clipped:
             yield f"{self.path} is clipped ({self.clipped:,} samples): what was cut off does not come back"
         if not self.peak:
@@ -188,7 +188,7 @@ class Writer:
         if x.ndim != 2 or x.shape[1] != self.like.channels:
             raise ValueError(f"samples must have shape (frames, {self.like.channels}), got {x.shape}")
         if not np.isfinite(x).all():
-            raise ValueError(f"{self.path}: samples to write are not finite")
+            raise RunError(f"{self.path} was not written: some of its samples are not finite")
         self._peak = max(self._peak, float(np.abs(x).max(initial=0)))
         with _guarded(self.path):
             self._handle.write(x.tobytes())
