@@ -241,6 +241,9 @@ def test_a_spectrogram_has_the_power_where_it_belongs(tmp_path, channels):
     half = power.shape[1] // 2
     assert power[:, : half - 4].sum(0).max() < 1e-9
     np.testing.assert_allclose(power[:, half + 4 : -4].sum(0), 0.125, rtol=1e-3)
+    sf.write(tmp_path / "constant.wav", np.full((RATE, channels), 0.5), RATE)
+    power = page.spectrogram(audio.info(tmp_path / "constant.wav")).rms ** 2
+    np.testing.assert_allclose(power[:, 4:-4].sum(0), 0.25, rtol=1e-3)
 
 
 def test_the_page(noisy, tmp_path, cleaner, monkeypatch):

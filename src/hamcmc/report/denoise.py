@@ -168,7 +168,7 @@ def _glance(done: Done, spectra: Mapping[str, Pooled], scores: tuple[Scores, Sco
     for (name, digits), before, after in zip(SCORES, *(scores or ((), ()))):
         grade = "good" if after > before else "warn" if after < before else ""
         cards.append((name, _shown(after, digits), f"{_shown(before, digits)} before", grade))
-    before, after = (10 * np.log10(np.mean(_level(spectra[n])) + SILENCE) for n in ("Before", "After"))
+    before, after = (10 * np.log10(np.mean(_level(spectra[n]))) for n in ("Before", "After"))
     cards.append(("Level", f"{after:.1f} dB", f"{before:.1f} dB before; full scale is 0 dB", ""))
     cards.append(("Time", duration(done.seconds), f"{done.real_time_factor:.2f} × real time", ""))
     checks = [*done.source.warnings()]
@@ -233,14 +233,15 @@ def _uncertainty(done: Done) -> str:
 
 
 def _level(of: Pooled) -> np.ndarray:
-    return np.sum(of.rms**2, axis=0)
+    """Mean square against time; digital silence, which is -∞ dB, counts as -100 dB."""
+    return np.maximum(np.sum(of.rms**2, axis=0), 1e-10)
 
 
 @mpl.rc_context(plots.STYLE)
 def _levels(spectra: Mapping[str, Pooled]) -> str:
     fig, ax = plots._figure(6.5, 2)
     for i, of in enumerate(spectra.values()):
-        level = 10 * np.log10(_level(of) + SILENCE)
+        level = 10 * np.log10(_level(of))
         when = np.linspace(0, of.seconds, len(level))
         ax.plot(when, level, ".-" if len(level) < 30 else "-", color=plots.CHAIN[i], lw=0.9)
     ax.set(xlabel="seconds", ylabel="dB")
@@ -308,7 +309,7 @@ def _picture(
     ax: Axes, db: np.ndarray, frequencies: np.ndarray, seconds: float, label: str, top: float | None = None
 ) -> None:
     top = float(db.max()) if top is None else top
-    extent = (0, seconds, 0, float(frequencies[-1]) / 1000)
+    extent = (0, seconds, 0, max(float(frequencies[-1]), 1.0) / 1000)
     colours: Any = {"cmap": "magma", "vmin": top - RANGE, "vmax": top}
     drawn = ax.imshow(db, origin="lower", aspect="auto", extent=extent, **colours)
     ax.set(xlabel="seconds", ylabel="kHz")

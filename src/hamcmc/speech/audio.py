@@ -63,7 +63,7 @@ class Info(NamedTuple):
         if self.truncated:
             yield f"{self.path} is truncated or damaged: only its first {self.seconds:.2f} s can be read"
         if self.clipped:
-            yield f"{self.path} is clipped ({self.clipped:,} samples): what was cut off does not come back"
+            yield f"{self.path} is clipped (at {self.clipped:,} samples or more): what was cut off does not come back"
         if not self.peak:
             yield f"{self.path} is silent: there is nothing to clean"
 
