@@ -27,6 +27,7 @@ components given them and X, then W and H.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -42,7 +43,6 @@ from hamcmc.samplers.base import Sampler
 
 PyTree = Any
 PROPOSALS = ("prior", "walk", "both")
-START = 30  # sweeps before the first step of a chain
 WALK = 2.0  # longest step of the random walk in the angle's logit and the exponential's logarithm
 
 
@@ -127,9 +127,9 @@ class Recipe(NamedTuple):
 
 RECIPES = {
     "sgld": Recipe({}, 0.1),
-    "psgld": Recipe({"regularizer": 1e-3}, 0.2),
-    "hamcmc": Recipe({"memory": 5, "gamma": 1.0, "damping": 0.0, "cosine": 0.1}, 0.1),
-    "ensemble_hamcmc": Recipe({"pairs": 5, "gamma": "auto", "metric": "resting", "cosine": 0.1}, 0.1),
+    "psgld": Recipe({"regularizer": 1e-3}, 0.03),
+    "hamcmc": Recipe({"memory": 5, "cosine": 0.1}, 0.1),
+    "ensemble_hamcmc": Recipe({"pairs": 5, "gamma": 1.0, "cosine": 0.3}, 0.1),
 }
 
 
@@ -208,7 +208,7 @@ def separate(
         step_size: ε, constant.
         warmup: steps before the first draw.
         samples: draws that are kept and averaged over.
-        thin: steps between two draws. At a draw the impulses of all entries are updated, and the gains taken.
+        thin: steps between two draws.
         batch: rows and columns of the block that a step sees; by default a tenth of the rows and all columns.
         sweeps: Metropolis sweeps over the impulses of the block before each step.
         proposal: of the impulses: ``"prior"``, ``"walk"``, or ``"both"``, one after the other.
@@ -219,7 +219,7 @@ def separate(
         progress: called with the fraction done.
     """
     X = _checked(X)
-    model = _model(X, sources, positivity)
+    model, unit = _model(X, sources, positivity)
     _check.one_of("sampler", sampler, (*RECIPES, "gibbs"))
     _check.one_of("proposal", proposal, PROPOSALS)
     for name, value, least in (
@@ -232,20 +232,21 @@ def separate(
     block = _batch(batch, X.shape)
     if clip is not None:
         _check.positive("clip", clip)
-    metropolis = Metropolis(model.alphas, model.dof, proposal, sweeps)
-    if sampler == "gibbs":
-        if options or step_size or positivity != "log":
-            raise ValueError("gibbs takes neither options nor a step_size, and needs no mirror")
-        chain = gibbs_chain(model, metropolis._replace(alphas=model.component_alphas))
-    else:
-        recipe = RECIPES[sampler]
-        over = {"psgld": model.size, "sgld": max(X.shape)}.get(sampler, 1)
-        epsilon = recipe.step_size / over if step_size is None else _check.positive("step_size", step_size)
-        chain = gradient_chain(model, metropolis, sampler, recipe.options | (options or {}), epsilon, block, clip)
+    recipe = RECIPES.get(sampler, Recipe({}, 1.0))
+    if sampler == "gibbs" and (options or step_size or positivity != "log"):
+        raise ValueError("gibbs takes neither options nor a step_size, and needs no mirror")
+    over = {"psgld": X.size, "sgld": max(X.shape)}.get(sampler, 1)
+    epsilon = recipe.step_size / over if step_size is None else _check.positive("step_size", step_size)
+    alphas = model.form.alphas
+    if sampler == "gibbs":  # each component has its impulses
+        alphas = tuple(np.repeat(alphas, [s.rank for s in sources]).tolist())
+    metropolis = Metropolis(alphas, model.form.dof, proposal, sweeps)
+    chosen = tuple(sorted((recipe.options | (options or {})).items()))
+    plan = Plan(model.form, sampler, chosen, block, clip, metropolis, thin)
     settings = {
         "sampler": sampler,
-        "options": options or {},
-        "step_size": step_size,
+        "options": dict(chosen),
+        "step_size": epsilon,
         "warmup": warmup,
         "samples": samples,
         "thin": thin,
@@ -256,40 +257,61 @@ def separate(
         "clip": clip,
         "seed": _check.at_least("seed", seed, 0),
     }
-    return _run(model, chain, sources, settings, progress)
+    kept, (gains, squares, acceptance), trace = _run(plan, model, settings, progress)
+    found = []
+    for n, (source, draws) in enumerate(zip(sources, kept, strict=True)):
+        mean = gains[n] / samples
+        sd = np.sqrt(np.maximum(squares[n] / samples - mean**2, 0))
+        W = draws["W"] if source.W is None else np.asarray(source.W)
+        H = draws["H"] * unit**source.alpha
+        found.append(Factors(W, H, mean, sd, float(source.alpha), float(acceptance[n] / samples)))
+    return AlphaStableMF(tuple(found), trace, settings)
 
 
 # --- the model, in units in which entries are about 1 ---
 
 
 class Model(NamedTuple):
-    """A checked model.
+    """A checked model: arrays, and :class:`Form`, which compiled programs are made for.
 
     Attributes:
         log_power: log |x|², of missing entries any number.
         observed: 1 where there is an entry, 0 where not; None where there are no missing ones.
         size: how many entries there are.
-        dof: 2 for complex, 1 for real entries.
-        alphas: of the sources.
-        component_alphas: of all components, source after source.
         fixed: W of the sources that have one, else None.
-        priors: (W, H) of each source, b in these units.
+        priors: (W, H) of each source, b in our units.
         start: W and H of each source.
-        unit: the scale of the entries as they were given.
-        mirror: whether W and H are sampled themselves, and folded back, instead of their logarithms.
+        form: the rest.
     """
 
     log_power: Array
     observed: Array | None
-    size: int
-    dof: int
-    alphas: np.ndarray
-    component_alphas: np.ndarray
+    size: Array
     fixed: tuple[Array | None, ...]
     priors: tuple[tuple[Prior, Prior], ...]
     start: tuple[dict[str, Array], ...]
-    unit: float
+    form: Any
+
+
+class Form(NamedTuple):
+    """The indices of the sources, 2 for complex or 1 for real entries, and whether W and H are sampled themselves, and
+    folded back, instead of their logarithms."""
+
+    alphas: tuple[float, ...]
+    dof: int
     mirror: bool
+
+
+class Plan(NamedTuple):
+    """What a compiled program does: all that is not an array."""
+
+    form: Form
+    sampler: str
+    options: tuple[tuple[str, Any], ...]
+    batch: tuple[int, int]
+    clip: float | None
+    metropolis: "Metropolis"
+    thin: int
 
 
 def _checked(X: Any) -> np.ndarray:
@@ -316,7 +338,8 @@ def _batch(batch: tuple[int, int] | None, shape: tuple[int, ...]) -> tuple[int, 
     return int(rows), int(columns)
 
 
-def _model(X: np.ndarray, sources: Sequence[Source], positivity: str) -> Model:
+def _model(X: np.ndarray, sources: Sequence[Source], positivity: str) -> tuple[Model, float]:
+    """The model in its units, and what the unit is."""
     sources = list(sources)
     if not sources or not all(isinstance(s, Source) for s in sources):
         raise ValueError("sources must be a list of one Source or more")
@@ -342,19 +365,14 @@ def _model(X: np.ndarray, sources: Sequence[Source], positivity: str) -> Model:
         start.append(free)
     with np.errstate(divide="ignore"):
         log_power = jnp.asarray(np.where(seen, 2 * np.log(np.where(seen, magnitude / unit, 1)), 0), float)
-    return Model(
-        log_power,
-        None if seen.all() else jnp.asarray(seen, float),
-        int(seen.sum()),
+    form = Form(
+        tuple(float(s.alpha) for s in sources),
         2 if np.iscomplexobj(X) else 1,
-        np.array([s.alpha for s in sources], float),
-        np.repeat([s.alpha for s in sources], [s.rank for s in sources]).astype(float),
-        tuple(fixed),
-        tuple(priors),
-        tuple(start),
-        unit,
         _check.one_of("positivity", positivity, ("log", "mirror")) == "mirror",
     )
+    observed = None if seen.all() else jnp.asarray(seen, float)
+    size = jnp.asarray(seen.sum(), float)
+    return Model(log_power, observed, size, tuple(fixed), tuple(priors), tuple(start), form), unit
 
 
 def _index(alpha: Any, n: int) -> float:
@@ -389,7 +407,7 @@ def _prior(prior: Prior, name: str, n: int, shape: tuple[int, int], b: float, un
 
 def factors(model: Model, position: PyTree) -> list[tuple[Array, Array]]:
     """(W, H) of each source from an unconstrained position."""
-    positive = (lambda x: x) if model.mirror else jnp.exp
+    positive = (lambda x: x) if model.form.mirror else jnp.exp
     return [
         (positive(p["W"]) if W is None else W, positive(p["H"])) for W, p in zip(model.fixed, position, strict=True)
     ]
@@ -398,11 +416,11 @@ def factors(model: Model, position: PyTree) -> list[tuple[Array, Array]]:
 def log_prior(model: Model, position: PyTree) -> Array:
     """log p(W) + log p(H), of logarithms with their Jacobian."""
     total = jnp.zeros(())
-    for alpha, priors, p in zip(model.alphas, model.priors, position, strict=True):
+    for alpha, priors, p in zip(model.form.alphas, model.priors, position, strict=True):
         for prior, x in ((priors[0], p.get("W")), (priors[1], p["H"])):
             if x is not None:
-                logs = jnp.log(x) if model.mirror else x
-                total += jnp.sum(log_gamma(logs, prior, alpha) - model.mirror * logs)
+                logs = jnp.log(x) if model.form.mirror else x
+                total += jnp.sum(log_gamma(logs, prior, alpha) - model.form.mirror * logs)
     return total
 
 
@@ -414,7 +432,7 @@ def log_gamma(logs: Array, prior: Prior, alpha: Any) -> Array:
 
 def log_variances(model: Model, parts: list[tuple[Array, Array]]) -> Array:
     """log [WH]^(2/α): sources × rows × columns."""
-    return jnp.stack([2 / alpha * jnp.log(W @ H) for alpha, (W, H) in zip(model.alphas, parts, strict=True)])
+    return jnp.stack([2 / alpha * jnp.log(W @ H) for alpha, (W, H) in zip(model.form.alphas, parts, strict=True)])
 
 
 def log_normal(log_power: Array, log_variance: Array, dof: int) -> Array:
@@ -452,7 +470,7 @@ class Target:
             for W, H in factors(self.model, position)
         ]
         total = logsumexp(block.log_phi + log_variances(self.model, parts), 0)
-        each = log_normal(block.log_power, total, self.model.dof)
+        each = log_normal(block.log_power, total, self.model.form.dof)
         seen = each if block.observed is None else each * block.observed
         return jnp.sum(seen) * (self.model.log_power.size / block.log_power.size)
 
@@ -519,22 +537,21 @@ class Metropolis(NamedTuple):
     State: an array (sources, 3, rows, columns) of the two variables of Kanter's representation, and log Φ.
     """
 
-    alphas: np.ndarray
+    alphas: Any
     dof: int
     proposal: str
     sweeps: int
 
-    def draw(self, key: Array, shape: tuple[int, ...]) -> Array:
-        """From the prior."""
-        u = uniforms(key, 2 * len(self.alphas), shape)
-        latent = jnp.moveaxis(draw_latent(u[::2], u[1::2]), 0, 1)
-        return jnp.concatenate([latent, jax.vmap(log_impulse)(latent, jnp.asarray(self.alphas))[:, None]], 1)
+    def start(self, log_v: Array, log_power: Array) -> Array:
+        """Impulses to start from, as large as the data ask for: else large entries throw W and H far away."""
+        wanted = log_power - logsumexp(log_v, 0)
+        grid = jnp.stack([jnp.linspace(0, 40, 400), jnp.zeros(400)])  # from the median angle on, where log Φ increases
 
-    def start(self, key: Array, log_v: Array, log_power: Array, observed: Array | None) -> Array:
-        """A draw that knows the data: straight from the prior, large entries would throw W and H far away."""
-        key_draw, key_steps = jax.random.split(key)
-        steps = self._replace(proposal="both", sweeps=START)
-        return steps(key_steps, self.draw(key_draw, log_power.shape), log_v, log_power, observed)[0]
+        def source(alpha):
+            latent = jnp.stack([jnp.interp(wanted, log_impulse(grid, alpha), grid[0]), jnp.zeros_like(wanted)])
+            return jnp.concatenate([latent, log_impulse(latent, alpha)[None]])
+
+        return lax.map(source, jnp.asarray(self.alphas, log_v.dtype))
 
     def __call__(
         self, key: Array, state: Array, log_v: Array, log_power: Array, observed: Array | None
@@ -565,6 +582,8 @@ class Metropolis(NamedTuple):
             keys = jax.random.split(jax.random.fold_in(key, i), len(self.alphas))
             alphas = jnp.asarray(self.alphas, log_v.dtype)
             _, (state, new) = lax.scan(source, nothing, (keys, state, log_v, above, alphas))
+            if len(self.alphas) > 1:
+                state = _swap(jax.random.fold_in(keys[0], 1), state, log_v, log_power, observed, alphas, self.dof)
             return state, accepted + new / self.sweeps
 
         return lax.fori_loop(0, self.sweeps, sweep, (state, jnp.zeros(len(self.alphas))))
@@ -581,6 +600,35 @@ def _metropolis_step(u: Array, kind: str, old: Array, density: Callable, alpha: 
     return jnp.where(yes, new, old), yes
 
 
+def _swap(
+    key: Array, state: Array, log_v: Array, log_power: Array, observed: Array | None, alphas: Array, dof: int
+) -> Array:
+    """Let two random sources change roles: a large entry is due to one of them, and single steps never swap them.
+
+    Large Φ have log Φ ≈ logit/a + c − (1−a)/a log E. The proposal swaps what that makes of Φ [WH]^(2/α), by new logits:
+    it is its own inverse, and keeps volumes.
+    """
+    key_one, key_other, key_accept = jax.random.split(key, 3)
+    sources, a = len(alphas), alphas / 2
+    one = jax.random.randint(key_one, (), 0, sources)
+    other = (one + jax.random.randint(key_other, (), 1, sources)) % sources
+    c = jnp.log(jnp.sin(jnp.pi * a)) - jnp.log(jnp.pi) / a + (1 - a) / a * jnp.log(jnp.sin(jnp.pi * (1 - a)))
+    rest = lambda s: c[s] - (1 - a[s]) / a[s] * state[s, 1] + log_v[s]
+    size = lambda s: state[s, 0] / a[s] + rest(s)
+
+    def moved(s, r):
+        latent = jnp.stack([a[s] * (size(r) - rest(s)), state[s, 1]])
+        return jnp.concatenate([latent, log_impulse(latent, alphas[s])[None]])
+
+    new = state.at[one].set(moved(one, other)).at[other].set(moved(other, one))
+    density = lambda x: (
+        (1.0 if observed is None else observed) * log_normal(log_power, logsumexp(x[:, 2] + log_v, 0), dof)
+        + jnp.sum(jax.vmap(log_latent_density)(x[:, :2]), 0)
+    )
+    yes = jnp.log(uniforms(key_accept, 1, log_power.shape)[0]) < density(new) - density(state)
+    return jnp.where(yes, new, state)
+
+
 # --- chains ---
 
 
@@ -594,11 +642,11 @@ class Look(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """A sampler of all unknowns: ``init(key)``, ``step(key, state)``, and ``look(key, state, t) -> state, Look``."""
+    """A sampler of all unknowns: ``init(key)``, ``step(key, state)``, and ``look(state, t)`` at draw t."""
 
     init: Callable[[Array], Any]
     step: Callable[[Array, Any], Any]
-    look: Callable[[Array, Any, Array], tuple[Any, Look]]
+    look: Callable[[Any, Array], Look]
 
 
 def gradient_chain(
@@ -616,10 +664,8 @@ def gradient_chain(
     """
     shape = model.log_power.shape
     bound = math.inf if clip is None else clip
-    fold = (lambda p: jax.tree.map(jnp.abs, p)) if model.mirror else None
-    begin = model.start if model.mirror else jax.tree.map(jnp.log, model.start)
-    if name == "hamcmc" and "metric" not in options:
-        options = options | {"metric": _count_metric(begin, shape)}
+    fold = (lambda p: jax.tree.map(jnp.abs, p)) if model.form.mirror else None
+    begin = model.start if model.form.mirror else jax.tree.map(jnp.log, model.start)
 
     def build(near: PyTree | None = None) -> Sampler:
         """A sampler that stays near a position."""
@@ -628,8 +674,9 @@ def gradient_chain(
             position = jax.tree.map(lambda x, old: old + jnp.clip(x - old, -bound, bound), position, near)
             return position if fold is None else fold(position)
 
-        with jax.ensure_compile_time_eval():
-            return samplers.build(name, Target(model, fold if near is None else bounded), **options)
+        with jax.ensure_compile_time_eval():  # samplers look at the numbers of a metric
+            own = {"metric": _count_metric(begin, shape)} if "hamcmc" in name else {}
+            return samplers.build(name, Target(model, fold if near is None else bounded), **own | options)
 
     general = build()
     replicas = general.replicas
@@ -637,16 +684,10 @@ def gradient_chain(
     at_rest = max(replicas // 2, 1)  # how many positions a step takes gradients at
 
     def init(key):
-        key_phi, key_start = jax.random.split(key)
-        position = begin
-        if replicas > 1:
-            spread = lambda x: x + 0.1 * jax.random.normal(key_start, (replicas, *x.shape))
-            position = jax.tree.map(spread, begin)
-        log_v = log_variances(model, factors(model, begin))
-        states = jax.vmap(lambda k: metropolis.start(k, log_v, model.log_power, model.observed))(
-            jax.random.split(key_phi, copies)
-        )
-        return general.init(position), jnp.moveaxis(states, 3, 1), jnp.zeros(len(model.alphas))
+        spread = lambda x: x + 0.1 * jax.random.normal(key, (replicas, *x.shape))
+        position = begin if replicas == 1 else jax.tree.map(spread, begin)
+        phi = jnp.moveaxis(metropolis.start(log_variances(model, factors(model, begin)), model.log_power), 2, 0)
+        return general.init(position), jnp.broadcast_to(phi, (copies, *phi.shape)), jnp.zeros(len(model.form.alphas))
 
     def now(inner) -> tuple[Array, PyTree]:
         """The chains whose impulses are due, and where they are."""
@@ -685,18 +726,15 @@ def gradient_chain(
         inner, _ = build(near).step(key_step, inner, block, step_size)
         return inner, latent.at[chains[:, None], rows].set(new), accepted.mean(0)
 
-    def look(key, state, t):
+    def look(state, t):
         """At the chain that moved last; at one replica after the other."""
         inner, latent, accepted = state
         c = t % copies if replicas > 1 else (inner.step - 1) % copies
         position = inner.position if replicas == 1 else jax.tree.map(lambda x: x[c], inner.position)
-        rows = jnp.arange(shape[0])
-        new, log_phi, _ = impulses(key, latent[c], position, rows, None, model.log_power, model.observed)
-        parts = factors(model, position)
+        parts, log_phi = factors(model, position), jnp.moveaxis(latent[c][:, :, 2], 0, 1)
         gains = jax.nn.softmax(log_phi + log_variances(model, parts), 0)
-        block = Block(rows, None, model.log_power, model.observed, log_phi)
-        potential = -Target(model).log_density(position, block)
-        return (inner, latent.at[c].set(new), accepted), Look(parts, gains, potential, accepted)
+        block = Block(jnp.arange(shape[0]), None, model.log_power, model.observed, log_phi)
+        return Look(parts, gains, -Target(model).log_density(position, block), accepted)
 
     return Chain(init, step, look)
 
@@ -716,7 +754,8 @@ def gibbs_chain(model: Model, metropolis: Metropolis) -> Chain:
 
     State: log ω (components × rows), log η (components × columns), the impulses, and their acceptance.
     """
-    shape, dof, alphas = model.log_power.shape, model.dof, jnp.asarray(model.component_alphas, float)[:, None]
+    shape, dof = model.log_power.shape, model.form.dof
+    alphas = jnp.asarray(metropolis.alphas, float)[:, None]
     ranks = [p["H"].shape[0] for p in model.start]
     source, ends = np.repeat(np.arange(len(ranks)), ranks), np.cumsum(ranks)[:-1]
     by_source = lambda x: jax.ops.segment_sum(x, source, len(ranks))
@@ -737,8 +776,7 @@ def gibbs_chain(model: Model, metropolis: Metropolis) -> Chain:
         log = lambda x: 2 / alphas * jnp.log(x)
         log_w, log_h = log(W), log(H)
         log_v = log_w[:, :, None] + log_h[:, None, :]
-        latent = metropolis.start(key, log_v, model.log_power, model.observed)
-        return log_w, log_h, latent, jnp.zeros(len(ranks))
+        return log_w, log_h, metropolis.start(log_v, model.log_power), jnp.zeros(len(ranks))
 
     def conjugate(key, prior, log_old, square, axis):
         """The inverse gamma (b^(2/α) + old Σ|r|²/2) / Gamma(a + d/2 n), in logarithms."""
@@ -763,7 +801,7 @@ def gibbs_chain(model: Model, metropolis: Metropolis) -> Chain:
         new_h = conjugate(key_h, prior_h, log_h, square, 1)
         return new_w, new_h, latent, by_source(accepted) / jnp.asarray(ranks)
 
-    def look(_key, state, _t):
+    def look(state, _t):
         log_w, log_h, latent, accepted = state
         terms = latent[:, 2] + log_w[:, :, None] + log_h[:, None, :]
         logs = [alphas / 2 * x for x in (log_w, log_h)]
@@ -771,59 +809,65 @@ def gibbs_chain(model: Model, metropolis: Metropolis) -> Chain:
         density = jnp.sum(free * log_gamma(logs[0], prior_w, alphas)) + jnp.sum(log_gamma(logs[1], prior_h, alphas))
         density += jnp.sum(observed * log_normal(model.log_power, logsumexp(terms, 0), dof))
         gains = by_source(jax.nn.softmax(terms, 0))
-        return state, Look([(w.T, h) for w, h in zip(W, H)], gains, -density, accepted)
+        return Look([(w.T, h) for w, h in zip(W, H)], gains, -density, accepted)
 
     return Chain(init, step, look)
 
 
-def _run(
-    model: Model, chain: Chain, sources: Sequence[Source], settings: dict[str, Any], progress: Callable | None
-) -> AlphaStableMF:
-    """Warm-up and draws in one compiled loop, which the host visits to say how far it is."""
-    thin, samples = settings["thin"], settings["samples"]
-    before = -(-settings["warmup"] // thin)
-    looks = before + samples
-    key_start, key = jax.random.split(jax.random.key(settings["seed"]))
+def _chain(plan: Plan, model: Model, step_size: Any) -> Chain:
+    if plan.sampler == "gibbs":
+        return gibbs_chain(model, plan.metropolis)
+    return gradient_chain(model, plan.metropolis, plan.sampler, dict(plan.options), step_size, plan.batch, plan.clip)
 
-    def one(t, carry):
+
+@partial(jax.jit, static_argnames=("plan", "samples", "looks"))
+def _start(plan: Plan, arrays: Model, key: Array, samples: int, looks: int) -> tuple:
+    """State, draws, sums of gains, their squares and acceptances, and the trace of the potential."""
+    model = arrays._replace(form=plan.form)
+    chain = _chain(plan, model, 1.0)
+    state = chain.init(key)
+    seen = jax.eval_shape(chain.look, state, jnp.zeros((), jnp.int32))
+    zeros = lambda x: jnp.zeros(x.shape, x.dtype)
+    kept = jax.tree.map(lambda x: jnp.zeros((samples, *x.shape), x.dtype), _free(model, seen.factors))
+    return state, kept, (zeros(seen.gains), zeros(seen.gains), zeros(seen.acceptance)), jnp.zeros(looks)
+
+
+@partial(jax.jit, static_argnames="plan", donate_argnames="carry")
+def _visit(plan: Plan, arrays: Model, key: Array, step_size: Array, carry: tuple, begin, end, before) -> tuple:
+    """Draws begin … end−1, of which those from `before` on count."""
+    model = arrays._replace(form=plan.form)
+    chain = _chain(plan, model, step_size)
+
+    def draw(t, carry):
         state, kept, sums, trace = carry
-        number = lambda i: jax.random.fold_in(key, t * (thin + 1) + i)
-        state = lax.fori_loop(0, thin, lambda i, s: chain.step(number(i), s), state)
-        state, seen = chain.look(number(thin), state, t)
+        number = lambda i: jax.random.fold_in(key, t * plan.thin + i)
+        state = lax.fori_loop(0, plan.thin, lambda i, s: chain.step(number(i), s), state)
+        seen = chain.look(state, t)
         put = lambda store, x: store.at[jnp.maximum(t - before, 0)].set(x)
         kept = jax.tree.map(put, kept, _free(model, seen.factors))
         new = (seen.gains, seen.gains**2, seen.acceptance)
         sums = jax.tree.map(lambda a, b: a + jnp.where(t >= before, b, 0), sums, new)
         return state, kept, sums, trace.at[t].set(seen.potential)
 
-    @jax.jit
-    def start(key):
-        state = chain.init(key)
-        seen = jax.eval_shape(lambda s: chain.look(key, s, jnp.zeros((), jnp.int32))[1], state)
-        zeros = lambda x: jnp.zeros(x.shape, x.dtype)
-        kept = jax.tree.map(lambda x: jnp.zeros((samples, *x.shape), x.dtype), _free(model, seen.factors))
-        return state, kept, (zeros(seen.gains), zeros(seen.gains), zeros(seen.acceptance)), jnp.zeros(looks)
+    return lax.fori_loop(begin, end, draw, carry)
 
-    visit = jax.jit(lambda carry, begin, end: lax.fori_loop(begin, end, one, carry), donate_argnums=0)
-    carry = start(key_start)
-    ends = np.unique(np.linspace(0, looks, 21).astype(int))
-    for begin, end in pairwise(ends):
-        carry = visit(carry, jnp.int32(begin), jnp.int32(end))
+
+def _run(plan: Plan, model: Model, settings: dict[str, Any], progress: Callable | None) -> tuple:
+    """Warm-up and draws in one compiled loop, which the host visits to say how far it is."""
+    before = -(-settings["warmup"] // plan.thin)
+    looks = before + settings["samples"]
+    key_start, key = jax.random.split(jax.random.key(settings["seed"]))
+    carry = _start(plan, model._replace(form=None), key_start, settings["samples"], looks)
+    fixed = (plan, model._replace(form=None), key, jnp.asarray(settings["step_size"], float))
+    for begin, end in pairwise(np.unique(np.linspace(0, looks, 21).astype(np.int32))):
+        carry = _visit(*fixed, carry, begin, end, np.int32(before))
         good = np.isfinite(np.asarray(carry[3])[:end])
         if not good.all():
-            steps = thin * (int(np.argmin(good)) + 1)
+            steps = plan.thin * (int(np.argmin(good)) + 1)
             raise FloatingPointError(f"no longer finite after {steps} steps: try a smaller step_size")
         if progress:
             progress(end / looks)
-    kept, (gains, squares, acceptance), trace = jax.tree.map(lambda x: np.asarray(x, float), carry[1:])
-    found = []
-    for n, (source, draws) in enumerate(zip(sources, kept)):
-        mean = gains[n] / samples
-        sd = np.sqrt(np.maximum(squares[n] / samples - mean**2, 0))
-        W = draws["W"] if source.W is None else np.asarray(source.W)
-        H = draws["H"] * model.unit**source.alpha
-        found.append(Factors(W, H, mean, sd, float(source.alpha), float(acceptance[n] / samples)))
-    return AlphaStableMF(tuple(found), trace, settings)
+    return jax.tree.map(lambda x: np.asarray(x, float), carry[1:])
 
 
 def _free(model: Model, parts: list[tuple[Array, Array]]) -> list[dict[str, Array]]:
