@@ -242,7 +242,7 @@ def separate(
         alphas = tuple(np.repeat(alphas, [s.rank for s in sources]).tolist())
     metropolis = Metropolis(alphas, model.form.dof, proposal, sweeps)
     chosen = tuple(sorted((recipe.options | (options or {})).items()))
-    plan = Plan(model.form, sampler, chosen, block, clip, metropolis, thin)
+    plan = Plan(model.form, sampler, chosen, block, metropolis, thin)
     settings = {
         "sampler": sampler,
         "options": dict(chosen),
@@ -309,7 +309,6 @@ class Plan(NamedTuple):
     sampler: str
     options: tuple[tuple[str, Any], ...]
     batch: tuple[int, int]
-    clip: float | None
     metropolis: "Metropolis"
     thin: int
 
@@ -656,14 +655,13 @@ def gradient_chain(
     options: dict[str, Any],
     step_size: float,
     batch: tuple[int, int],
-    clip: float | None,
+    clip: Any = math.inf,
 ) -> Chain:
     """Metropolis steps for the impulses of a random block, then a step of a gradient sampler on it.
 
     The impulses of all chains are one array (chains, rows, sources, 3, columns): a block of rows is contiguous in it.
     """
     shape = model.log_power.shape
-    bound = math.inf if clip is None else clip
     fold = (lambda p: jax.tree.map(jnp.abs, p)) if model.form.mirror else None
     begin = model.start if model.form.mirror else jax.tree.map(jnp.log, model.start)
 
@@ -671,7 +669,7 @@ def gradient_chain(
         """A sampler that stays near a position."""
 
         def bounded(position):
-            position = jax.tree.map(lambda x, old: old + jnp.clip(x - old, -bound, bound), position, near)
+            position = jax.tree.map(lambda x, old: old + jnp.clip(x - old, -clip, clip), position, near)
             return position if fold is None else fold(position)
 
         with jax.ensure_compile_time_eval():  # samplers look at the numbers of a metric
@@ -814,17 +812,17 @@ def gibbs_chain(model: Model, metropolis: Metropolis) -> Chain:
     return Chain(init, step, look)
 
 
-def _chain(plan: Plan, model: Model, step_size: Any) -> Chain:
+def _chain(plan: Plan, model: Model, step_size: Any = 1.0, clip: Any = math.inf) -> Chain:
     if plan.sampler == "gibbs":
         return gibbs_chain(model, plan.metropolis)
-    return gradient_chain(model, plan.metropolis, plan.sampler, dict(plan.options), step_size, plan.batch, plan.clip)
+    return gradient_chain(model, plan.metropolis, plan.sampler, dict(plan.options), step_size, plan.batch, clip)
 
 
 @partial(jax.jit, static_argnames=("plan", "samples", "looks"))
 def _start(plan: Plan, arrays: Model, key: Array, samples: int, looks: int) -> tuple:
     """State, draws, sums of gains, their squares and acceptances, and the trace of the potential."""
     model = arrays._replace(form=plan.form)
-    chain = _chain(plan, model, 1.0)
+    chain = _chain(plan, model)
     state = chain.init(key)
     seen = jax.eval_shape(chain.look, state, jnp.zeros((), jnp.int32))
     zeros = lambda x: jnp.zeros(x.shape, x.dtype)
@@ -833,10 +831,12 @@ def _start(plan: Plan, arrays: Model, key: Array, samples: int, looks: int) -> t
 
 
 @partial(jax.jit, static_argnames="plan", donate_argnames="carry")
-def _visit(plan: Plan, arrays: Model, key: Array, step_size: Array, carry: tuple, begin, end, before) -> tuple:
+def _visit(
+    plan: Plan, arrays: Model, key: Array, step_size: Array, clip: Array, carry: tuple, begin, end, before
+) -> tuple:
     """Draws begin … end−1, of which those from `before` on count."""
     model = arrays._replace(form=plan.form)
-    chain = _chain(plan, model, step_size)
+    chain = _chain(plan, model, step_size, clip)
 
     def draw(t, carry):
         state, kept, sums, trace = carry
@@ -858,7 +858,8 @@ def _run(plan: Plan, model: Model, settings: dict[str, Any], progress: Callable 
     looks = before + settings["samples"]
     key_start, key = jax.random.split(jax.random.key(settings["seed"]))
     carry = _start(plan, model._replace(form=None), key_start, settings["samples"], looks)
-    fixed = (plan, model._replace(form=None), key, jnp.asarray(settings["step_size"], float))
+    bounds = (jnp.asarray(settings["step_size"], float), jnp.asarray(settings["clip"] or np.inf, float))
+    fixed = (plan, model._replace(form=None), key, *bounds)
     for begin, end in pairwise(np.unique(np.linspace(0, looks, 21).astype(np.int32))):
         carry = _visit(*fixed, carry, begin, end, np.int32(before))
         good = np.isfinite(np.asarray(carry[3])[:end])
