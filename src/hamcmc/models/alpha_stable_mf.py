@@ -355,10 +355,11 @@ def _model(X: np.ndarray, sources: Sequence[Source], positivity: str) -> tuple[M
         prior_W = _prior(s.prior_W, "W", n, (shape[0], rank), 1.0, 1.0)
         prior_H = _prior(s.prior_H, "H", n, (rank, shape[1]), share, unit**alpha)
         jitter = lambda *shape: jnp.asarray(np.exp(0.3 * rng.standard_normal(shape)), float)
-        size_W = 1.0 if W is not None else np.mean(prior_W.b)
-        free = {"H": share / size_W * jitter(rank, shape[1])}
+        # Where W is free, H starts where its prior has most of its mass, and W makes up for it.
+        size_H = share if W is not None else float(np.mean(prior_H.b * prior_H.a ** (-alpha / 2)))
+        free = {"H": size_H * jitter(rank, shape[1])}
         if W is None:
-            free["W"] = size_W * jitter(shape[0], rank)
+            free["W"] = share / size_H * jitter(shape[0], rank)
         fixed.append(None if W is None else jnp.asarray(W, float))
         priors.append((prior_W, prior_H))
         start.append(free)
