@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hamcmc.paper import bias, fig1, fig2, fig4, fig5, proposition, scale, theorem
+from hamcmc.paper import bias, fig1, fig2, fig3, fig4, fig5, proposition, scale, theorem
 from hamcmc.paper.common import Reproduction
 
 
@@ -21,6 +21,7 @@ class Entry(NamedTuple):
 REPRODUCTIONS = {
     "fig1": Entry(fig1.reproduce, "Four tuned samplers on a thin two-dimensional ridge."),
     "fig2": Entry(fig2.reproduce, "Error of the posterior mean by iterations and by the clock, D = 10 and 100."),
+    "fig3": Entry(fig3.reproduce, "Speech cleaned from noise by three samplers, by its SDR."),
     "fig4": Entry(fig4.reproduce, "The partition of a matrix into blocks and parts, drawn."),
     "fig5": Entry(
         fig5.reproduce, "Held-out error of matrix factorization by iterations and by the clock.", ("ratings", "blocks")
