@@ -94,10 +94,9 @@ def spectra(path: Path) -> tuple[np.ndarray, np.ndarray, int]:
 def cleaned(noisy: Path, W: np.ndarray, method: Method, step_size: float, asked: dict[str, Any], seed: int):
     """The posterior mean of the speech in a file."""
     x, X, rate = spectra(noisy)
-    # The scale of the noise is in its W; its H stays near 1, so that five components do not follow speech in time.
-    steady = Prior(20.0, 20.0 ** (asked["noise_alpha"] / 2))
+    # H of the noise is nearly constant, so that five components do not follow speech in time; W has its spectrum.
     speech = Source(W.shape[1], asked["speech_alpha"], W[: len(X)], prior_H=Prior(0.6, 1e-5))
-    noise = Source(asked["noise_rank"], asked["noise_alpha"], prior_W=Prior(0.1), prior_H=steady)
+    noise = Source(asked["noise_rank"], asked["noise_alpha"], prior_W=Prior(0.1), prior_H=Prior(20.0))
     found = separate(
         X,
         [speech, noise],
