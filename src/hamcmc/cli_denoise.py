@@ -180,7 +180,7 @@ def train(
             )
         audio.check_target(out, files)
         with _stoppable(f"{out} was not written"), _progress("training", clean, quiet) as progress:
-            dictionary.train(files, out, rank=rank, progress=progress)
+            dictionary.save(dictionary.train(files, rank=rank, progress=progress), out)
         screen.print(
             f"Wrote {escape(str(out))}: {rank} spectra from {len(files):,} files. "
             f"Use it: hamcmc denoise IN -o OUT --dictionary {escape(str(out))}",

@@ -1,13 +1,62 @@
-"""Denoise a recording."""
+"""Clean speech from a noisy recording, stretch by stretch."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+
+from hamcmc import samplers
+from hamcmc.speech import model, spectrum
+from hamcmc.speech.dictionary import BINS, Dictionary, load
+from hamcmc.speech.guess import BINS as GUESSED
+from hamcmc.speech.guess import guess
+from hamcmc.speech.pair import pair
+
+STRETCH = 8.0  # seconds that are cleaned at a time
+FADE = 0.5  # seconds in which one stretch gives way to the next
+FRAMES = 256  # stretches are padded to a multiple of so many, so that few shapes are compiled
+
+
+class Recipe(NamedTuple):
+    """A sampler, its options and its step size."""
+
+    options: dict[str, Any]
+    step_size: float
+
+
+RECIPES = {
+    "sgld": Recipe({}, 0.01),
+    "psgld": Recipe({"regularizer": 1.0}, 0.02),
+    "hamcmc": Recipe({"memory": 5, "gamma": 0.3, "damping": 1.0}, 0.1),
+    "ensemble_hamcmc": Recipe({"pairs": 2, "gamma": 1.0, "metric": None}, 0.03),
+}
+
+
+class Quality(NamedTuple):
+    """What to sample with, how long, and how many of the last iterations to average over."""
+
+    sampler: str
+    iterations: int
+    kept: int
+
+
+QUALITIES = {"fast": Quality("sgld", 150, 100), "best": Quality("ensemble_hamcmc", 300, 200)}
 
 
 class Cleaned(NamedTuple):
-    """A stretch of clean speech."""
+    """A stretch of clean speech.
+
+    Attributes:
+        audio: (samples, channels).
+        draws: (draws, samples, channels), draws from the posterior, if asked for.
+        sd: (channels, frequencies, frames), posterior standard deviation of the clean spectrum, if asked for.
+        frequencies: of the rows of `sd`, in Hz.
+        frame_seconds: from one of its columns to the next.
+    """
 
     audio: np.ndarray
     draws: np.ndarray | None
@@ -20,7 +69,7 @@ def denoise(
     blocks: Iterable[np.ndarray],
     rate: int,
     *,
-    dictionary: Any = None,
+    dictionary: Dictionary | None = None,
     quality: str = "best",
     sampler: str | None = None,
     iterations: int | None = None,
@@ -28,8 +77,163 @@ def denoise(
     draws: int = 0,
     uncertainty: bool = False,
     length: int | None = None,
+    prior: model.Prior = model.Prior(),
     progress: Callable[[float], None] | None = None,
 ) -> Iterator[Cleaned]:
-    """Clean speech, stretch by stretch."""
+    """Clean speech, stretch by stretch: memory does not grow with the recording.
+
+    Channels are cleaned each by itself.
+
+    Args:
+        blocks: the noisy recording, arrays (samples, channels) of any lengths, in order.
+        rate: samples per second.
+        dictionary: spectra of speech; the default is the one that comes with the package.
+        quality: ``"fast"`` or ``"best"``.
+        sampler: ``"sgld"``, ``"psgld"``, ``"hamcmc"`` or ``"ensemble_hamcmc"``, instead of the quality's.
+        iterations: of the sampler, instead of the quality's.
+        seed: of all random numbers.
+        draws: so many posterior draws of the clean recording.
+        uncertainty: whether to return posterior standard deviations.
+        length: samples of the whole recording, for `progress`.
+        prior: of the model.
+        progress: gets the fraction done.
+
+    Example:
+        >>> import numpy as np
+        >>> from hamcmc.speech.denoise import denoise
+        >>> noisy = np.random.default_rng(0).normal(size=(8000, 1))
+        >>> clean = np.concatenate([c.audio for c in denoise([noisy], 8000, iterations=20)])
+        >>> clean.shape
+        (8000, 1)
+    """
+    spectrum.transform(rate)  # a rate that is too low is an error at once
+    if quality not in QUALITIES:
+        raise ValueError(f"quality must be one of {', '.join(QUALITIES)}, not {quality!r}")
+    chosen = QUALITIES[quality]
+    if sampler is not None:
+        if sampler not in RECIPES:
+            raise ValueError(f"sampler must be one of {', '.join(RECIPES)}, not {sampler!r}")
+        chosen = chosen._replace(sampler=sampler)
+    if iterations is not None:
+        if iterations < 10:
+            raise ValueError(f"iterations must be at least 10, not {iterations}")
+        kept = 5 * max(1, round(iterations * chosen.kept / chosen.iterations / 5))
+        chosen = chosen._replace(iterations=iterations, kept=kept)
+    dictionary = dictionary or load()
+    prior = prior._replace(alpha=dictionary.alpha)
+    clean = partial(clean_stretch, rate=rate, dictionary=dictionary, quality=chosen, draws=draws, prior=prior)
+    fade, done, tail = round(FADE * rate), 0, None
+    ramp = np.sin(np.linspace(0, math.pi / 2, fade + 2)[1:-1])[:, None] ** 2
+    for number, (noisy, new) in enumerate(stretches(blocks, round(STRETCH * rate), fade)):
+        channels = [clean(x, jax.random.key(hash_of(seed, number, c))) for c, x in enumerate(noisy.T)]
+        sounds = np.stack([c[0] for c in channels], -1)  # (1 + draws, samples, channels)
+        if tail is not None:
+            n = min(fade, sounds.shape[1])
+            sounds[:, :n] = ramp[:n] * sounds[:, :n] + (1 - ramp[:n]) * tail[:, :n]
+        tail = sounds[:, new:]
+        sounds = sounds[:, :new].astype(np.float32)
+        done += new
+        frames = math.ceil(new / (rate * spectrum.HOP_SECONDS))
+        sd = np.stack([c[1][:, :frames] for c in channels]) if uncertainty else None
+        frequencies = spectrum.transform(rate).f
+        yield Cleaned(sounds[0], sounds[1:] if draws else None, sd, frequencies, spectrum.HOP_SECONDS)
+        if progress and length:
+            progress(min(1.0, done / length))
+
+
+def hash_of(seed: int, stretch: int, channel: int) -> int:
+    """A seed of their own for each channel of each stretch."""
+    return int(np.random.SeedSequence((seed, stretch, channel)).generate_state(1)[0])
+
+
+def stretches(blocks: Iterable[np.ndarray], size: int, fade: int) -> Iterator[tuple[np.ndarray, int]]:
+    """Stretches that overlap by `fade` samples, and how many of each to give out; the last is the longest."""
+    held: list[np.ndarray] = []
+    count = 0
     for block in blocks:
-        yield Cleaned(block, np.stack([block] * draws) if draws else None, None, np.zeros(0), 0.008)
+        held.append(np.asarray(block))
+        count += len(block)
+        if count < 1.5 * size + fade:
+            continue
+        whole = np.concatenate(held)
+        while len(whole) >= 1.5 * size + fade:
+            yield whole[: size + fade], size
+            whole = whole[size:]
+        held, count = [whole], len(whole)
+    if count:
+        yield np.concatenate(held), count
+
+
+@lru_cache
+def maker(name: str) -> Callable[[model.Estimator], samplers.Sampler]:
+    """How a recipe's sampler is made; the same object each time, so that a program is compiled once."""
+    make = getattr(samplers, name)
+    return lambda estimator: make(
+        estimator if name in samplers.FROM_POSTERIOR else estimator.grad, **RECIPES[name].options
+    )
+
+
+def clean_stretch(
+    noisy: np.ndarray,
+    key: jax.Array,
+    *,
+    rate: int,
+    dictionary: Dictionary,
+    quality: Quality,
+    draws: int,
+    prior: model.Prior,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Posterior mean and draws (1 + draws, samples) of one channel, and standard deviations (F, T) of its spectrum."""
+    X = spectrum.analyse(noisy, rate)
+    power = np.abs(X) ** 2
+    level = power.mean()
+    if level == 0:
+        return np.zeros((1 + draws, len(noisy))), np.zeros(power.shape)
+    bins = min(len(X), len(dictionary.W), BINS)
+    stretch = prepare(power[:bins] / level, dictionary.rows(bins))
+    key, noise = jax.random.split(key)
+    found = model.sample(
+        key,
+        stretch,
+        pair(prior.alpha, prior.noise_alpha),
+        prior,
+        maker(quality.sampler),
+        jnp.float32(RECIPES[quality.sampler].step_size),
+        quality.iterations,
+        quality.kept,
+        draws=draws,
+    )
+    cut = lambda x: extend(np.asarray(x)[..., :bins, : X.shape[1]].astype(float), len(X))
+    seen = stretch.power  # powers are extended relative to what was heard
+    share, energy = cut(found.share), cut(found.power / jnp.exp(seen)) * power
+    singles = [(cut(a), cut(b / jnp.exp(seen)) * power) for a, b in found.draws]
+    sounds = [spectrum.synthesise(share * X, rate, len(noisy))]
+    for (one_share, one_energy), k in zip(singles, jax.random.split(noise, max(1, draws))):
+        # Given the scales, a normal draw with the mean and the variance of the clean bin.
+        variance = np.maximum(one_energy - (one_share * np.abs(X)) ** 2, 0)
+        z = np.asarray(jax.random.normal(k, (2, *X.shape)))
+        sounds.append(spectrum.synthesise(one_share * X + np.sqrt(variance / 2) * (z[0] + 1j * z[1]), rate, len(noisy)))
+    return np.stack(sounds), np.sqrt(np.maximum(energy - (share * np.abs(X)) ** 2, 0))
+
+
+def prepare(power: np.ndarray, W: np.ndarray) -> model.Stretch:
+    """A stretch for the sampler: padded to whole minibatches and to few lengths."""
+    power = power + 1e-8
+    speech, noise = guess(power)
+    bins, frames = power.shape
+    shape = (-bins % model.EVERY, -frames % FRAMES)
+    pad = lambda x: jnp.asarray(np.pad(x, ((0, shape[0]), (0, shape[1]))), jnp.float32)
+    half = math.log(2)  # E|s|² = Φ v with Φ near 2
+    guessed = (np.arange(bins + shape[0]) < min(GUESSED, bins)).astype(np.float32)
+    W = np.pad(W, ((0, shape[0]), (0, 0)), constant_values=1e-9)
+    there = pad(np.ones_like(power))
+    return model.Stretch(pad(np.log(power)), there, pad(speech - half), pad(noise - half), guessed, jnp.asarray(W))
+
+
+def extend(x: np.ndarray, bins: int, top: int = 64) -> np.ndarray:
+    """Above what the dictionary covers, the mean of its uppermost 2 kHz."""
+    more = bins - x.shape[-2]
+    if more <= 0:
+        return x
+    mean = x[..., -top:, :].mean(-2, keepdims=True)
+    return np.concatenate([x, np.repeat(mean, more, -2)], -2)

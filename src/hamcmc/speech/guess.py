@@ -1,0 +1,93 @@
+"""First guesses of what is speech and what is noise, around which the model's priors lie.
+
+Below 4 kHz a small convolutional network, which has heard speech in generated noises, looks at 1.3 s around each frame
+and says how loud speech and noise are in each bin. Above, the noise is tracked by the probability that speech is
+present, which needs no training; speech is what exceeds it.
+"""
+
+from functools import lru_cache
+from importlib import resources
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+BINS = 129  # that the network sees: up to 4 kHz
+DILATIONS = (1, 2, 4, 8, 16, 32, 1, 4)
+WEIGHTS = "guess.npz"
+
+
+def guess(power: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """log E|s|² and log E|n|² of each bin (F, T), from the power |x|² of a stretch."""
+    noise = presence_noise(power)
+    speech = np.log(np.maximum(power - noise, 0.1 * noise))
+    noise = np.log(noise)
+    # The network knows frames that are 16 ms apart: it sees those with even and with odd numbers by themselves.
+    for phase in (0, 1):
+        low = power[:BINS, phase::2].T
+        if len(low):
+            found = _apply(weights(), _padded(low), len(low))
+            speech[:BINS, phase::2], noise[:BINS, phase::2] = (np.asarray(x)[: len(low)].T for x in found)
+    return speech, noise
+
+
+def _padded(frames: np.ndarray, multiple: int = 64) -> np.ndarray:
+    """Frames up to a multiple, so that few shapes are compiled; the mirror image, which has the same statistics."""
+    more = -len(frames) % multiple
+    return np.pad(frames, ((0, more), (0, 0)), mode="symmetric").astype(np.float32)
+
+
+@lru_cache
+def weights() -> dict[str, Array]:
+    """The network's weights."""
+    shipped = resources.files("hamcmc.speech") / "data" / WEIGHTS
+    with shipped.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        return {name: jnp.asarray(arrays[name], jnp.float32) for name in arrays.files}
+
+
+@jax.jit
+def _apply(weights: dict[str, Array], power: Array, frames: int) -> tuple[Array, Array]:
+    return network(weights, power, jnp.arange(len(power)) < frames)
+
+
+def network(weights: dict[str, Array], power: Array, there: Array) -> tuple[Array, Array]:
+    """log E|s|² and log E|n|² of frames (T, F)."""
+    mean = jnp.mean(power, where=there[:, None])
+    x = jnp.log(power + 1e-8 * mean)
+    floor = jnp.nanquantile(jnp.where(there[:, None], x, jnp.nan), 0.2, axis=0)
+    hidden = jnp.concatenate([0.3 * (x - jnp.log(mean)) + 1, 0.3 * (x - floor) - 0.5], -1)
+    hidden = hidden @ weights["in"] + weights["bin"]
+    for i, far in enumerate(DILATIONS):
+        y = jax.nn.relu(normalise(hidden))
+        around = jnp.pad(y, ((far, far), (0, 0)))
+        y = jnp.concatenate([around[: len(y)], y, around[2 * far :]], -1) @ weights[f"w{i}"] + weights[f"b{i}"]
+        hidden += jax.nn.relu(y) @ weights[f"o{i}"]
+    out = 3 * (normalise(hidden) @ weights["out"] + weights["bout"]) + jnp.tile(0.5 * (x + floor), 2)
+    return out[:, : power.shape[1]], out[:, power.shape[1] :]
+
+
+def normalise(x: Array) -> Array:
+    """Zero mean and unit variance along the last axis."""
+    return (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+
+
+def presence_noise(power: np.ndarray, first: int = 8, memory: float = 0.8, loud: float = 10**1.5) -> np.ndarray:
+    """Noise power (F, T), tracked by the probability that speech is present (Gerkmann and Hendriks, 2012).
+
+    Args:
+        power: |x|².
+        first: frames at the start that are taken for noise.
+        memory: of the recursive average.
+        loud: signal-to-noise ratio of speech where it is present.
+    """
+    floor = 1e-10 * power.mean() + 1e-30
+    noise, presence = power[:, :first].mean(1) + floor, np.full(len(power), 0.5)
+    tracked = np.empty_like(power)
+    for t in range(power.shape[1]):
+        likely = 1 / (1 + (1 + loud) * np.exp(-np.minimum(power[:, t] / noise, 200) * loud / (1 + loud)))
+        presence = 0.9 * presence + 0.1 * likely
+        likely = np.where(presence > 0.99, np.minimum(likely, 0.99), likely)  # or a rise of the noise would stay unseen
+        noise = memory * noise + (1 - memory) * (likely * noise + (1 - likely) * power[:, t]) + 1e-30
+        tracked[:, t] = noise + floor
+    return tracked
