@@ -85,11 +85,11 @@ def measure(
     files: dict[tuple[str, int], tuple[Path, Path]], snr: int, prints: dict[str, str], log: Path
 ) -> list[dict[str, Any]]:
     """A result for each file and method: from the log, or new and then in the log."""
-    known = {}
-    for line in log.read_text().splitlines() if log.exists() else ():
-        if line.endswith("}"):  # or the run was stopped in the middle of it
-            row = json.loads(line)
-            known[row["noise"], row["sentence"], row["snr"], row["method"], row["print"]] = row
+    log.touch()
+    text = log.read_text()
+    log.write_text(text[: text.rfind("\n") + 1])  # without a line in the middle of which a run was stopped
+    rows = map(json.loads, log.read_text().splitlines())
+    known = {(r["noise"], r["sentence"], r["snr"], r["method"], r["print"]): r for r in rows}
     found, warm = [], set()
     for number, ((noise, sentence), (clean, noisy)) in enumerate(files.items()):
         s, x = (audio.read(source := audio.info(p))[:, 0].astype(float) for p in (clean, noisy))
@@ -273,7 +273,9 @@ def ours(**options: Any) -> Method:
     return lambda x, rate: np.concatenate([c.audio for c in denoise([x[:, None]], rate, **options)])[:, 0]
 
 
-FAST, BEST = QUALITIES["fast"].iterations, QUALITIES["best"].iterations
+SAMPLERS = {"sgld": "SGLD", "psgld": "pSGLD", "hamcmc": "HAMCMC", "ensemble_hamcmc": "ensemble HAMCMC"}
+FAST, BEST = QUALITIES["fast"], QUALITIES["best"]
+OTHERS = [s for s in SAMPLERS if s != BEST.sampler]  # for as many iterations as best
 METHODS: dict[str, Method] = {
     "noisy": lambda x, rate: x,
     "noisereduce": noisereduce,
@@ -283,11 +285,9 @@ METHODS: dict[str, Method] = {
     "is_nmf": filtered(is_nmf),
     "rnnoise": rnnoise,
     "first_guess": filtered(first_guess),
+    **{s: ours(quality="best", sampler=s) for s in OTHERS},
     "fast": ours(quality="fast"),
-    "sgld": ours(quality="best", sampler="sgld"),
-    "psgld": ours(quality="best", sampler="psgld"),
-    "ensemble_hamcmc": ours(quality="best", sampler="ensemble_hamcmc"),
-    "best": ours(quality="best", sampler="hamcmc"),  # the default
+    "best": ours(quality="best"),
 }
 PEERS = {"noisereduce": "noisereduce", "noisereduce_moving": "noisereduce", "rnnoise": "pyrnnoise"}
 LABELS = {
@@ -299,9 +299,7 @@ LABELS = {
     "is_nmf": "IS-NMF, 5 components of noise",
     "rnnoise": "RNNoise",
     "first_guess": "our first guess, no sampling",
-    "fast": f"ours, fast: HAMCMC, {FAST}",
-    "sgld": f"ours, SGLD, {BEST}",
-    "psgld": f"ours, pSGLD, {BEST}",
-    "ensemble_hamcmc": f"ours, ensemble HAMCMC, {BEST}",
-    "best": f"ours, best: HAMCMC, {BEST}",
+    **{s: f"ours, {SAMPLERS[s]}, {BEST.iterations}" for s in OTHERS},
+    "fast": f"ours, fast: {SAMPLERS[FAST.sampler]}, {FAST.iterations}",
+    "best": f"ours, best: {SAMPLERS[BEST.sampler]}, {BEST.iterations}",
 }
