@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import jax
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from hamcmc import __version__, cli_denoise, cli_factorization, compilation, model_file, schedules
@@ -35,7 +36,7 @@ app = typer.Typer(
 )
 screen, errors = Console(width=None if sys.stdout.isatty() else 120), Console(stderr=True, soft_wrap=True)
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.", show_default=False)]
-REPRODUCED = ("fig1", "fig2", "fig4", "fig5", "scale", "theorem", "proposition", "bias")
+REPRODUCED = ("fig1", "fig2", "fig3", "fig4", "fig5", "scale", "theorem", "proposition", "bias")
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 
 
@@ -51,13 +52,13 @@ def reporting() -> Iterator[None]:
     try:
         yield
     except (Interrupted, Stopped) as stop:
-        errors.print(f"[yellow]{stop}[/yellow]", highlight=False)
+        errors.print(f"[yellow]{escape(str(stop))}[/yellow]", highlight=False)
         raise typer.Exit(128 + stop.signal) from None
     except RunError as error:
-        errors.print(f"[red]error:[/red] {error}", highlight=False)
+        errors.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         raise typer.Exit(1) from None
     except ValueError as error:
-        errors.print(f"[red]error:[/red] {error}", highlight=False)
+        errors.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         raise typer.Exit(2) from None
 
 
@@ -309,6 +310,7 @@ def reproduce(
     seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
     ratings: Annotated[Path | None, typer.Option(help="fig5: your copy of MovieLens 1M, or other ratings.")] = None,
     blocks: Annotated[int | None, typer.Option(help="fig5: cut the matrix in so many × so many.")] = None,
+    corpus: Annotated[Path | None, typer.Option(help="fig3: your copy of NOIZEUS, or files laid out like it.")] = None,
 ) -> None:
     """Reproduce a figure or theorem of the paper: figures (PNG, SVG), results.json, and a table."""
     from hamcmc.paper import REPRODUCTIONS
@@ -316,10 +318,13 @@ def reproduce(
     with reporting():
         if name not in (*REPRODUCTIONS, "all"):
             raise ValueError(f"name must be one of {', '.join(REPRODUCTIONS)}, all; got {name!r}")
+        given = {"ratings": ratings, "blocks": blocks, "corpus": corpus}
+        for option, value in given.items():
+            if value is not None and name != "all" and option not in REPRODUCTIONS[name].options:
+                raise ValueError(f"{name} takes no --{option}")
         for each in REPRODUCTIONS if name == "all" else [name]:
             target = Path("reproduced") / each if out is None else out / each if name == "all" else out
             with _bar(each) as progress:
-                given = {"ratings": ratings, "blocks": blocks}
                 own = {k: given[k] for k in REPRODUCTIONS[each].options if given[k] is not None}
                 found = REPRODUCTIONS[each].run(target, quick=quick, seed=seed, progress=progress, **own)
             table = Table(*map(str, found.columns), title=found.title)

@@ -97,9 +97,9 @@ def denoise(
 ) -> None:
     """Clean speech from a noisy recording.
 
-    The speech is a sum of spectra from a dictionary, the noise has a few spectra of its own, which are learned from the
-    recording; OUT is the mean of the speech over draws from the posterior. Any sample rate, any number of channels, any
-    length. OUT appears when it is complete; Ctrl-C leaves nothing behind.
+    The speech is a sum of spectra from a dictionary, the noise a level in each frequency that moves slowly; how loud
+    they are is learned from the recording. OUT is the mean of the speech over draws from the posterior. Any sample rate
+    from 8 kHz up, any number of channels, any length. OUT appears when it is complete; Ctrl-C leaves nothing behind.
 
     [bold]hamcmc denoise train[/bold] makes a dictionary from clean speech of your own. (A recording called train is
     ./train.)

@@ -21,7 +21,7 @@ class Entry(NamedTuple):
 REPRODUCTIONS = {
     "fig1": Entry(fig1.reproduce, "Four tuned samplers on a thin two-dimensional ridge."),
     "fig2": Entry(fig2.reproduce, "Error of the posterior mean by iterations and by the clock, D = 10 and 100."),
-    "fig3": Entry(fig3.reproduce, "Speech cleaned from noise by three samplers, by its SDR."),
+    "fig3": Entry(fig3.reproduce, "Speech cleaned from noise by three samplers, by its SDR.", ("corpus",)),
     "fig4": Entry(fig4.reproduce, "The partition of a matrix into blocks and parts, drawn."),
     "fig5": Entry(
         fig5.reproduce, "Held-out error of matrix factorization by iterations and by the clock.", ("ratings", "blocks")

@@ -209,10 +209,13 @@ def clean_stretch(
     singles = [(cut(a), cut(b / jnp.exp(seen)) * power) for a, b in found.draws]
     sounds = [spectrum.synthesise(share * X, rate, len(noisy))]
     for (one_share, one_energy), k in zip(singles, jax.random.split(noise, max(1, draws))):
-        # Given the scales, a normal draw with the mean and the variance of the clean bin.
+        # Given the scales, a normal draw with the mean and the variance of the clean bin. Four frames overlap, over
+        # which the synthesis averages independent bins: twice their size gives the sound its own variance.
         variance = np.maximum(one_energy - (one_share * np.abs(X)) ** 2, 0)
         z = np.asarray(jax.random.normal(k, (2, *X.shape)))
-        sounds.append(spectrum.synthesise(one_share * X + np.sqrt(variance / 2) * (z[0] + 1j * z[1]), rate, len(noisy)))
+        sounds.append(
+            spectrum.synthesise(one_share * X + 2 * np.sqrt(variance / 2) * (z[0] + 1j * z[1]), rate, len(noisy))
+        )
     return np.stack(sounds), np.sqrt(np.maximum(energy - (share * np.abs(X)) ** 2, 0))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
-from zipfile import BadZipFile
+from zipfile import BadZipFile, is_zipfile
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,9 @@ def load(path: Path | None = None) -> Dictionary:
     if not path.exists():
         raise FileNotFoundError(f"no dictionary at {path}")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        if not is_zipfile(path):
+            raise ValueError("it is no .npz file")
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             W, alpha = np.asarray(file["W"], np.float32), float(file["alpha"])
             spacing, source = float(file["bin_hertz"]), str(file["source"])
     except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
