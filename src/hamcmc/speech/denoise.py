@@ -30,9 +30,9 @@ class Recipe(NamedTuple):
 
 RECIPES = {
     "sgld": Recipe({}, 0.01),
-    "psgld": Recipe({"regularizer": 1.0}, 0.02),
-    "hamcmc": Recipe({"memory": 5, "gamma": 0.3, "damping": 1.0}, 0.1),
-    "ensemble_hamcmc": Recipe({"pairs": 2, "gamma": 1.0, "metric": None}, 0.03),
+    "psgld": Recipe({"regularizer": 1.0}, 0.03),
+    "hamcmc": Recipe({"memory": 5, "gamma": 0.1, "damping": 10.0}, 0.1),
+    "ensemble_hamcmc": Recipe({"pairs": 2, "gamma": 1.0, "metric": None}, 0.02),
 }
 
 
@@ -44,7 +44,7 @@ class Quality(NamedTuple):
     kept: int
 
 
-QUALITIES = {"fast": Quality("sgld", 150, 100), "best": Quality("ensemble_hamcmc", 300, 200)}
+QUALITIES = {"fast": Quality("sgld", 150, 100), "best": Quality("ensemble_hamcmc", 200, 150)}
 
 
 class Cleaned(NamedTuple):
@@ -192,17 +192,7 @@ def clean_stretch(
     bins = min(len(X), len(dictionary.W), BINS)
     stretch = prepare(power[:bins] / level, dictionary.rows(bins))
     key, noise = jax.random.split(key)
-    found = model.sample(
-        key,
-        stretch,
-        pair(prior.alpha, prior.noise_alpha),
-        prior,
-        maker(quality.sampler),
-        jnp.float32(RECIPES[quality.sampler].step_size),
-        quality.iterations,
-        quality.kept,
-        draws=draws,
-    )
+    found = steady(key, stretch, prior, quality, draws)
     cut = lambda x: extend(np.asarray(x)[..., :bins, : X.shape[1]].astype(float), len(X))
     seen = stretch.power  # powers are extended relative to what was heard
     share, energy = cut(found.share), cut(found.power / jnp.exp(seen)) * power
@@ -217,6 +207,29 @@ def clean_stretch(
             spectrum.synthesise(one_share * X + 2 * np.sqrt(variance / 2) * (z[0] + 1j * z[1]), rate, len(noisy))
         )
     return np.stack(sounds), np.sqrt(np.maximum(energy - (share * np.abs(X)) ** 2, 0))
+
+
+def steady(
+    key: jax.Array, stretch: model.Stretch, prior: model.Prior, quality: Quality, draws: int, halvings: int = 6
+) -> model.Filter:
+    """Sample; where a chain turns non-finite, again with half the step."""
+    step_size, table = RECIPES[quality.sampler].step_size, pair(prior.alpha, prior.noise_alpha)
+    for _ in range(1 + halvings):
+        found = model.sample(
+            key,
+            stretch,
+            table,
+            prior,
+            maker(quality.sampler),
+            jnp.float32(step_size),
+            quality.iterations,
+            quality.kept,
+            draws=draws,
+        )
+        if bool(jnp.all(jnp.isfinite(found.share) & jnp.isfinite(found.power))):
+            return found
+        step_size /= 2
+    raise ValueError(f"{quality.sampler} turned non-finite down to step size {step_size:g}; try --sampler sgld")
 
 
 def prepare(power: np.ndarray, W: np.ndarray) -> model.Stretch:

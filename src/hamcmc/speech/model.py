@@ -45,8 +45,8 @@ class Prior(NamedTuple):
     noise_alpha: float = 1.89
     median: float = 0.01
     spread: float = 2.5
-    speech_sd: float = 1.0
-    noise_sd: float = 0.3
+    speech_sd: float = 0.5
+    noise_sd: float = 0.2
     drift_sd: float = 0.5
     knot: int = 25
 
