@@ -19,7 +19,7 @@ bench: .venv/installed-bench
 	$(BIN)/python -m benchmarks
 
 reproduce: .venv/installed
-	for name in fig1 fig2 fig4 fig5 scale theorem proposition bias; do $(BIN)/hamcmc reproduce $$name || exit 1; done
+	for name in fig1 fig2 fig3 fig4 fig5 scale theorem proposition bias; do $(BIN)/hamcmc reproduce $$name || exit 1; done
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hamcmc.speech import metrics, spectrum
-from hamcmc.speech.denoise import denoise, extend, stretches
+from hamcmc.speech.denoise import RECIPES, Recipe, denoise, extend, stretches
 from hamcmc.speech.model import Prior
 
 PRIOR = Prior(noise_alpha=2.0)  # whose table is made in no time
@@ -125,6 +125,15 @@ def test_above_the_dictionary_the_top_counts():
     found = extend(x, 6, top=2)
     np.testing.assert_array_equal(found[:, :4], x)
     np.testing.assert_array_equal(found[:, 4:], np.repeat(x[:, 2:].mean(1, keepdims=True), 2, 1))
+
+
+def test_a_step_that_is_too_large_is_halved(monkeypatch):
+    noisy = voice(1) + 0.3 * np.random.default_rng(1).normal(size=(8000, 1))
+    monkeypatch.setitem(RECIPES, "sgld", Recipe({}, 0.64))
+    assert np.all(np.isfinite(cleaned(noisy)[0]))
+    monkeypatch.setitem(RECIPES, "sgld", Recipe({}, 1e9))
+    with pytest.raises(ValueError, match="sgld turned non-finite down to step size"):
+        cleaned(noisy)
 
 
 @pytest.mark.slow
