@@ -145,7 +145,10 @@ def test_unstable_steps_are_out(ridge):
 
 @pytest.mark.parametrize(
     ("name", "steps", "batch", "length"),
-    [("sgld", (2e-5, 1e-3, 1.6e-2), None, 1500), ("ensemble_hamcmc", (3e-4, 0.01, 0.3), 50, 600)],
+    [
+        ("sgld", (2e-5, 1e-3, 1.6e-2), None, 1500),
+        pytest.param("ensemble_hamcmc", (3e-4, 0.01, 0.3), 50, 600, marks=pytest.mark.slow),
+    ],
 )
 def test_neither_too_small_nor_too_large(ridge, model, name, steps, batch, length):
     """Of steps whose bias is far below, about and far above the tolerance the middle one is ranked first."""
@@ -163,6 +166,7 @@ def test_neither_too_small_nor_too_large(ridge, model, name, steps, batch, lengt
     assert min(runners, key=lambda r: r.rank(0.1)) is runners[1]
 
 
+@pytest.mark.slow
 def test_options_are_searched_or_held(model):
     search = {"cyclical": [True], "noise": (0.01, 0.1)}
     found = tune(model, "sghmc", jnp.zeros(3), budget=2000, batch_size=50, friction=0.2, search=search, period=7)

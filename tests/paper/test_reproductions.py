@@ -31,7 +31,9 @@ TINY = {
 }
 
 
-TAKES_LONG = [pytest.param(m, marks=pytest.mark.slow) if m in (fig2, bias, proposition, theorem) else m for m in TINY]
+TAKES_LONG = [
+    pytest.param(m, marks=pytest.mark.slow) if m in (fig1, fig2, bias, proposition, theorem) else m for m in TINY
+]
 
 
 @pytest.fixture(scope="module", params=TAKES_LONG, ids=lambda m: m.__name__.split(".")[-1])

@@ -124,3 +124,6 @@ NAMES = tuple(
         "ensemble-underdamped",
     ]
 )
+
+# Variants of a sampler that another test of the usual run goes through: in the slow run only.
+VARIANTS = ("hamcmc-2", "hamcmc-newest", "hamcmc-diagonal", "ensemble-neighbours", "ensemble-diagonal")

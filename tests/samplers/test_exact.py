@@ -7,7 +7,7 @@ import pytest
 import hamcmc
 from hamcmc.models import linear_gaussian
 from tests.mutation import mutant
-from tests.samplers.catalogue import NAMES, catalogue
+from tests.samplers.catalogue import NAMES, VARIANTS, catalogue
 from tests.samplers.targets import Gaussian, Quartic, Z, final_positions
 
 
@@ -19,11 +19,12 @@ def check_gaussian(package, name):
     target.check(make(), **arguments)
 
 
-# Variants of a sampler that another test of the usual run goes through.
-VARIANTS = ("hamcmc-2", "hamcmc-newest", "hamcmc-diagonal", "ensemble-neighbours", "ensemble-diagonal")
+IN_THE_SLOW_RUN = (*VARIANTS, "naive", "sgfs")
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in VARIANTS else n for n in NAMES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in IN_THE_SLOW_RUN else n for n in NAMES]
+)
 def test_gaussian_posterior(name):
     check_gaussian(hamcmc, name)
 
@@ -91,7 +92,13 @@ def test_broken_fisher_scoring_is_noticed(old, new):
         check_fisher_scoring(package)
 
 
-@pytest.mark.parametrize("name", ["sgld", "psgld-corrected", "sgrld-function", *RUNS])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.slow) if n in ("sgrld-function", "ensemble-underdamped") else n
+        for n in ("sgld", "psgld-corrected", "sgrld-function", *RUNS)
+    ],
+)
 def test_varying_curvature(name):
     check_quartic(hamcmc, name)
 
@@ -157,7 +164,8 @@ MUTATIONS = [
 ]
 
 
-LONG = [pytest.param(*m, marks=pytest.mark.slow) if m[0] in (SGFS, SGRLD, SGNHT, CCADL) else m for m in MUTATIONS]
+SELDOM = (SGFS, SGRLD, SGNHT, CCADL, ADJUSTED, UNDERDAMPED)  # what takes long, and seldom changes
+LONG = [pytest.param(*m, marks=pytest.mark.slow) if m[0] in SELDOM else m for m in MUTATIONS]
 
 
 @pytest.mark.parametrize(("file", "old", "new", "check", "name"), LONG)

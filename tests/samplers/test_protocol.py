@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hamcmc
-from tests.samplers.catalogue import NAMES, catalogue
+from tests.samplers.catalogue import NAMES, VARIANTS, catalogue
 from tests.samplers.targets import Gaussian
 
 
@@ -22,7 +22,10 @@ def batch(target):
     return jax.tree.map(lambda x: x[:8], target.posterior.data)
 
 
-@pytest.fixture(scope="module", params=NAMES)  # one step function for all tests, so that it is compiled once
+USUAL = [pytest.param(n, marks=pytest.mark.slow) if n in VARIANTS else n for n in NAMES]
+
+
+@pytest.fixture(scope="module", params=USUAL)  # one step function for all tests, so that it is compiled once
 def sampler(request, target):
     return catalogue(hamcmc, target.posterior, target.stiffness)[request.param][0]()
 
