@@ -205,7 +205,7 @@ def train(weights, speech, noises, steps: int, rng: np.random.Generator, rate: f
         S, N = map(np.stack, zip(*(example(rng, speech, noises) for _ in range(BATCH))))
         state, sdr = step(state, S, N, float(t))
         seen.append(float(sdr))
-        if t % 100 == 99:
+        if t % 100 == 99 or t == steps - 1:
             print(f"step {t + 1}: SDR {np.mean(seen[-100:]):.2f} dB", flush=True)
     return state[3]
 
