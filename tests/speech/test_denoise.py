@@ -88,6 +88,14 @@ def test_draws_differ_and_scatter_by_the_sd():
     assert 0.7 < np.mean(residual**2) / np.mean(part.sd**2) < 1.3
 
 
+def test_more_draws_than_looks():
+    """Each of them sounds, and none is another."""
+    noisy = voice(1) + 0.5 * np.random.default_rng(3).normal(size=(8000, 1))
+    _, (part,) = cleaned(noisy, iterations=10, draws=5)
+    assert np.all(part.draws.std(1) > 0.3 * part.audio.std())
+    assert len({x.tobytes() for x in part.draws}) == 5
+
+
 @pytest.mark.parametrize(("samples", "channels", "rate"), [(1, 1, 8000), (50, 1, 8000), (2000, 5, 96_000)])
 def test_short_and_wide(samples, channels, rate):
     noisy = np.random.default_rng(0).normal(size=(samples, channels))

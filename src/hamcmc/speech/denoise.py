@@ -192,13 +192,14 @@ def clean_stretch(
     bins = min(len(X), len(dictionary.W), BINS)
     stretch = prepare(power[:bins] / level, dictionary.rows(bins))
     key, noise = jax.random.split(key)
-    found = steady(key, stretch, prior, quality, draws)
+    found = steady(key, stretch, prior, quality, min(draws, quality.kept // model.EACH))
     cut = lambda x: extend(np.asarray(x)[..., :bins, : X.shape[1]].astype(float), len(X))
     seen = stretch.power  # powers are extended relative to what was heard
     share, energy = cut(found.share), cut(found.power / jnp.exp(seen)) * power
     singles = [(cut(a), cut(b / jnp.exp(seen)) * power) for a, b in found.draws]
     sounds = [spectrum.synthesise(share * X, rate, len(noisy))]
-    for (one_share, one_energy), k in zip(singles, jax.random.split(noise, max(1, draws))):
+    for i, k in enumerate(jax.random.split(noise, draws) if draws else ()):
+        one_share, one_energy = singles[i % len(singles)]  # more draws than looks share their scales
         # Given the scales, a normal draw with the mean and the variance of the clean bin. Four frames overlap, over
         # which the synthesis averages independent bins: twice their size gives the sound its own variance.
         variance = np.maximum(one_energy - (one_share * np.abs(X)) ** 2, 0)
@@ -213,8 +214,10 @@ def steady(
     key: jax.Array, stretch: model.Stretch, prior: model.Prior, quality: Quality, draws: int, halvings: int = 6
 ) -> model.Filter:
     """Sample; where a chain turns non-finite, again with half the step."""
-    step_size, table = RECIPES[quality.sampler].step_size, pair(prior.alpha, prior.noise_alpha)
+    table = pair(prior.alpha, prior.noise_alpha)
+    step_size = 2 * RECIPES[quality.sampler].step_size
     for _ in range(1 + halvings):
+        step_size /= 2
         found = model.sample(
             key,
             stretch,
@@ -228,7 +231,6 @@ def steady(
         )
         if bool(jnp.all(jnp.isfinite(found.share) & jnp.isfinite(found.power))):
             return found
-        step_size /= 2
     raise ValueError(f"{quality.sampler} turned non-finite down to step size {step_size:g}; try --sampler sgld")
 
 

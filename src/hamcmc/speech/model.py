@@ -78,16 +78,15 @@ class Filter(NamedTuple):
         share: E[s | x] / x.
         power: E[|s|² | x].
         draws: (draws, 2, F, T), share and power for single draws of the scales, spread evenly over those kept.
-        log_density: of the first frequencies' minibatch, at each draw kept.
     """
 
     share: Array
     power: Array
     draws: Array
-    log_density: Array
 
 
 EVERY = 10  # a minibatch has one in so many frequencies
+EACH = 5  # one in so many of the last iterations is looked at
 
 
 def log_scales(position: PyTree, stretch: Stretch, prior: Prior) -> tuple[Array, Array]:
@@ -158,7 +157,7 @@ def sample(
     step_size: Array,
     iterations: int,
     kept: int,
-    every: int = 5,
+    every: int = EACH,
     draws: int = 0,
 ) -> Filter:
     """Run a sampler, and average the filter over its last draws.
@@ -167,7 +166,7 @@ def sample(
         make: ``estimator -> Sampler``.
         kept: how many of the last iterations count.
         every: one in so many of those is used.
-        draws: how many single filters to return.
+        draws: how many single filters to return, at most kept // every.
     """
     origin = start(stretch, prior)
     root = jax.tree.map(jnp.sqrt, metric(origin, stretch, prior))
@@ -189,17 +188,16 @@ def sample(
         state, mean, single = carry
         key, i = at
         state, _ = lax.scan(step, state, jax.random.split(key, every))
-        found, density = jax.vmap(look)(state.position) if sampler.replicas > 1 else look(state.position)
-        newest = found[0] if sampler.replicas > 1 else found
+        found = newest = look(state.position) if sampler.replicas == 1 else jax.vmap(look)(state.position)
         if sampler.replicas > 1:
-            found, density = found.mean(0), density.mean()
+            found, newest = found.mean(0), found[0]
         if draws:
             single = single.at[i * draws // n].set(newest)
-        return (state, mean + (found - mean) / (i + 1), single), density
+        return (state, mean + (found - mean) / (i + 1), single), None
 
     def look(position):
         scales = log_scales(back(position), stretch, prior)
-        return jnp.stack(pair.share_and_power(*scales, stretch.power)), log_density(position, 0)
+        return jnp.stack(pair.share_and_power(*scales, stretch.power))
 
     burn, rest, first = jax.random.split(key, 3)
     zeros = jax.tree.map(jnp.zeros_like, origin)
@@ -210,8 +208,8 @@ def sample(
     state, _ = lax.scan(step, state, jax.random.split(burn, iterations - kept))
     shape = (2, *stretch.power.shape)
     carry = state, jnp.zeros(shape), jnp.zeros((draws, *shape))
-    (_, mean, single), trace = lax.scan(collect, carry, (jax.random.split(rest, n), jnp.arange(n)))
-    return Filter(mean[0], mean[1], single, trace)
+    (_, mean, single), _ = lax.scan(collect, carry, (jax.random.split(rest, n), jnp.arange(n)))
+    return Filter(mean[0], mean[1], single)
 
 
 class Estimator:
