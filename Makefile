@@ -8,8 +8,8 @@ demo: .venv/installed
 	$(BIN)/hamcmc demo --out demo
 
 test: .venv/installed-test
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks tools
+	$(BIN)/ruff format --check src tests benchmarks tools
 	$(BIN)/pytest -n 2
 
 test-slow: .venv/installed-test

@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from scipy.signal import fftconvolve, resample_poly
 
 from hamcmc.speech import audio, guess
@@ -186,28 +187,25 @@ def loss(weights: dict[str, jax.Array], S: jax.Array, N: jax.Array) -> tuple[jax
 def train(weights, speech, noises, steps: int, rng: np.random.Generator, rate: float = 2e-3):
     """Adam with a falling rate; the average of the last weights."""
 
-    @jax.jit
-    def step(state, S, N, t):
-        weights, first, second, average = state
-        (_, sdr), g = jax.value_and_grad(loss, has_aux=True)(weights, S, N)
-        size = jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(g)))
-        g = jax.tree.map(lambda x: x * jnp.minimum(1, 5 / (size + 1e-9)), g)
-        first = jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, first, g)
-        second = jax.tree.map(lambda a, b: 0.999 * a + 0.001 * b**2, second, g)
-        now = rate * jnp.minimum(1, t / 50) * 0.5 * (1 + jnp.cos(jnp.pi * t / steps)) + 1e-5
-        move = lambda w, m, v: w - now * m / (1 - 0.9 ** (t + 1)) / (jnp.sqrt(v / (1 - 0.999 ** (t + 1))) + 1e-8)
-        weights = jax.tree.map(move, weights, first, second)
-        return (weights, first, second, jax.tree.map(lambda a, b: 0.99 * a + 0.01 * b, average, weights)), sdr
+    falling = optax.warmup_cosine_decay_schedule(0.0, rate, 50, max(steps, 51), 1e-5)
+    solver = optax.chain(optax.clip_by_global_norm(5.0), optax.adam(falling))
 
-    zeros = jax.tree.map(jnp.zeros_like, weights)
-    state, seen = (weights, zeros, zeros, weights), []
+    @jax.jit
+    def step(state, S, N):
+        weights, moments, average = state
+        (_, sdr), g = jax.value_and_grad(loss, has_aux=True)(weights, S, N)
+        updates, moments = solver.update(g, moments)
+        weights = optax.apply_updates(weights, updates)
+        return (weights, moments, optax.incremental_update(weights, average, 0.01)), sdr
+
+    state, seen = (weights, solver.init(weights), weights), []
     for t in range(steps):
         S, N = map(np.stack, zip(*(example(rng, speech, noises) for _ in range(BATCH))))
-        state, sdr = step(state, S, N, float(t))
+        state, sdr = step(state, S, N)
         seen.append(float(sdr))
         if t % 100 == 99 or t == steps - 1:
             print(f"step {t + 1}: SDR {np.mean(seen[-100:]):.2f} dB", flush=True)
-    return state[3]
+    return state[2]
 
 
 def main() -> None:
