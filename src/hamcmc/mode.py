@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import lax
 from jax.tree_util import tree_leaves_with_path
 
@@ -48,6 +47,8 @@ def find_mode(
         data = minibatch.gather(data, jax.device_get(rows) if posterior.streamed else rows)
     elif posterior.streamed:
         raise ValueError("find_mode on streamed data needs batch_size: the data may not fit in memory")
+
+    import optax  # here: what never looks for a mode need not wait for it
 
     solver = optax.lbfgs()
     mirror = posterior.mirror or (lambda x: x)  # a mirrored density is symmetric: L-BFGS may cross the edge

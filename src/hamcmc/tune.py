@@ -14,7 +14,6 @@ import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import tree_leaves
-from scipy.stats import qmc
 
 from hamcmc import _check, minibatch, samplers
 from hamcmc.job import batch_size_of, check_start, parameters
@@ -374,6 +373,8 @@ def _settings(space: Mapping[str, Any], seed: int) -> list[dict[str, float]]:
     if len(ranges) == 1:
         points = np.linspace(0, 1, CHOICES)[:, None]
     else:
+        from scipy.stats import qmc  # here: it takes longer to import than JAX
+
         points = qmc.Halton(len(ranges), rng=np.random.default_rng(seed)).random(CHOICES * 2 ** (len(ranges) - 1))
     return [dict(zip(ranges, map(float, np.exp(low + p * (high - low))))) for p in points]
 
