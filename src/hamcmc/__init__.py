@@ -2,7 +2,6 @@
 
 from hamcmc.evidence import Comparison, Evidence, compare, evidence
 from hamcmc.mode import find_mode
-from hamcmc.models.alpha_stable_mf import alpha_stable_mf
 from hamcmc.potential import Posterior
 from hamcmc.record import RunError
 from hamcmc.result import Result
@@ -24,6 +23,7 @@ from hamcmc.samplers import (
     svrg,
 )
 from hamcmc.schedules import Constant, Cyclical, Polynomial
+from hamcmc.separation import alpha_stable_mf
 from hamcmc.support import Support, bounded, positive, real
 from hamcmc.tune import Tuned, tune
 from hamcmc.variance import control_variate

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from scipy.io import wavfile
 from scipy.signal import butter, lfilter, sosfilt
 
-from hamcmc.models.alpha_stable_mf import Prior, Source, separate
 from hamcmc.paper.common import COLOURS, Progress, Reproduction, finish, silent, styled
+from hamcmc.separation import Prior, Source, separate
 from hamcmc.speech import audio, dictionary, metrics, spectrum
 
 TITLE = "Figure 3: SDR of speech cleaned from noise at 5 dB"

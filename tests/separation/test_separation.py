@@ -14,14 +14,13 @@ from scipy.special import logsumexp, psi
 
 import hamcmc
 from hamcmc import distributions
+from hamcmc.models.alpha_stable_mf import Block, Target, build
+from hamcmc.separation import Prior, Source, alpha_stable_mf, estimate_alpha, separate
+from hamcmc.separation.chains import gibbs_chain, gradient_chain
+from hamcmc.separation.impulses import Metropolis
 from tests.mutation import mutant
 
-amf = sys.modules["hamcmc.models.alpha_stable_mf"]
-Prior, Source = amf.Prior, amf.Source
-
-
-def module_of(_package=None):
-    return importlib.import_module("hamcmc.models.alpha_stable_mf")
+MODEL, IMPULSES, CHAINS = "models/alpha_stable_mf.py", "separation/impulses.py", "separation/chains.py"
 
 
 def z_of(values, exact):
@@ -44,15 +43,17 @@ def mean_log_impulse(alpha, power, dof):
     return float(np.sum(log_phi * np.exp(log_density - logsumexp(log_density))))
 
 
-def impulses(module, alphas, variances, power, dof, proposal, n=1500):
+def impulses(metropolis, alphas, variances, power, dof, proposal, n=1500):
     """log Φ of each source for n entries of the same power."""
     log_v = jnp.log(jnp.asarray(variances))[:, None, None] * jnp.ones((1, 1, n))
-    return np.asarray(run_impulses(module, jnp.asarray(alphas), log_v, jnp.full((1, n), np.log(power)), dof, proposal))
+    return np.asarray(
+        run_impulses(metropolis, jnp.asarray(alphas), log_v, jnp.full((1, n), np.log(power)), dof, proposal)
+    )
 
 
 @partial(jax.jit, static_argnums=(0, 4, 5))
-def run_impulses(module, alphas, log_v, log_power, dof, proposal):
-    step = module.Metropolis(alphas, dof, proposal, 60)
+def run_impulses(metropolis, alphas, log_v, log_power, dof, proposal):
+    step = metropolis(alphas, dof, proposal, 60)
     return step(jax.random.key(0), step.start(log_v, log_power), log_v, log_power, None)[0][:, 2, 0]
 
 
@@ -61,7 +62,7 @@ def run_impulses(module, alphas, log_v, log_power, dof, proposal):
     [pytest.param(1.2, 1.0, 2, "prior", marks=pytest.mark.slow), (1.89, 1e4, 2, "walk"), (0.6, 10.0, 2, "walk")],
 )
 def test_impulses_follow_their_posterior(alpha, power, dof, proposal):
-    found = impulses(amf, [alpha], [1.0], power, dof, proposal)[0]
+    found = impulses(Metropolis, [alpha], [1.0], power, dof, proposal)[0]
     assert z_of(found, mean_log_impulse(alpha, power, dof)) < 4
 
 
@@ -73,18 +74,23 @@ def test_the_quadrature_knows_the_levy_law():
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("file", "old", "new"),
     [
-        ("+ latent[1] - jnp.exp(latent[1])", "- jnp.exp(latent[1])"),
+        (IMPULSES, "+ latent[1] - jnp.exp(latent[1])", "- jnp.exp(latent[1])"),
         pytest.param(
-            "ratio = log_latent_density(latent) - log_latent_density(old[:2])", "ratio = 0.0", marks=pytest.mark.slow
+            IMPULSES,
+            "ratio = log_latent_density(latent) - log_latent_density(old[:2])",
+            "ratio = 0.0",
+            marks=pytest.mark.slow,
         ),
-        pytest.param("-dof / 2 * log_variance", "-dof * log_variance", marks=pytest.mark.slow),
+        pytest.param(MODEL, "-dof / 2 * log_variance", "-dof * log_variance", marks=pytest.mark.slow),
     ],
 )
-def test_power_of_the_impulses(old, new):
-    with mutant("models/alpha_stable_mf.py", old, new):
-        found = impulses(module_of(), [1.2], [1.0], 100.0, 2, "walk")[0]
+def test_power_of_the_impulses(file, old, new):
+    with mutant(file, old, new):
+        found = impulses(
+            importlib.import_module("hamcmc.separation.impulses").Metropolis, [1.2], [1.0], 100.0, 2, "walk"
+        )[0]
     assert z_of(found, mean_log_impulse(1.2, 100.0, 2)) > 8
 
 
@@ -100,7 +106,7 @@ def gain_by_quadrature(variances, power):
 
 def test_two_sources_share_an_entry():
     variances, power = (1.0, 3.0), 30.0
-    log_phi = impulses(amf, [1.0, 1.0], variances, power, 2, "walk")
+    log_phi = impulses(Metropolis, [1.0, 1.0], variances, power, 2, "walk")
     gain = 1 / (1 + variances[1] / variances[0] * np.exp(log_phi[1] - log_phi[0]))
     assert z_of(gain, gain_by_quadrature(variances, power)) < 4
 
@@ -142,27 +148,27 @@ def factor_z(module, how, side, n=1500):
 
 @pytest.mark.parametrize("how", ["gibbs", *SLOW])
 def test_factors_follow_their_posterior(how):
-    assert factor_z(amf, how, "H") < 4.5
+    assert factor_z(hamcmc.separation, how, "H") < 4.5
 
 
 @pytest.mark.slow
 def test_so_does_the_other_factor():
     """Real entries, and W that is sampled."""
-    assert factor_z(amf, "gibbs", "W") < 4.5
+    assert factor_z(hamcmc.separation, "gibbs", "W") < 4.5
 
 
 @pytest.mark.parametrize(
-    ("how", "old", "new"),
+    ("how", "file", "old", "new"),
     [
-        ("gibbs", "prior.a + dof / 2 *", "prior.a + dof *"),
-        ("gibbs", "jnp.exp(0.5 * (model.log_power - total))", "jnp.exp(model.log_power - total)"),
-        ("sgld", "return c * prior.a * logs - jnp", "return (c * prior.a - 1) * logs - jnp"),
+        ("gibbs", CHAINS, "prior.a + dof / 2 *", "prior.a + dof *"),
+        ("gibbs", CHAINS, "jnp.exp(0.5 * (model.log_power - total))", "jnp.exp(model.log_power - total)"),
+        ("sgld", MODEL, "return c * prior.a * logs - jnp", "return (c * prior.a - 1) * logs - jnp"),
     ],
 )
 @pytest.mark.slow
-def test_power_of_the_factors(how, old, new):
-    with mutant("models/alpha_stable_mf.py", old, new):
-        assert factor_z(module_of(), how, "H", 600) > 6
+def test_power_of_the_factors(how, file, old, new):
+    with mutant(file, old, new) as package:
+        assert factor_z(package.separation, how, "H", 600) > 6
 
 
 @pytest.mark.slow
@@ -170,7 +176,7 @@ def test_missing_entries_leave_the_prior():
     X = np.full((1, 1500), np.nan, complex)
     X[0, 0] = 2.0
     a, b = 3.0, 0.7
-    found = amf.alpha_stable_mf(X, 1, 1.4, prior_H=Prior(a, b), sampler="gibbs", warmup=20, samples=10, thin=2)
+    found = alpha_stable_mf(X, 1, 1.4, prior_H=Prior(a, b), sampler="gibbs", warmup=20, samples=10, thin=2)
     assert z_of(np.log(found.H[:, 0, 1:]).mean(0), np.log(b) - 0.7 * psi(a)) < 4
 
 
@@ -182,15 +188,15 @@ def test_the_stochastic_gradient_is_unbiased():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((3, 4)) + 1j * rng.standard_normal((3, 4))
     X[1, 2] = np.nan
-    model, _ = amf._model(X, [Source(2, 1.2, rng.random((3, 2)) + 0.1), Source(1, 1.9)], "log")
-    target = amf.Target(model)
+    model, _ = build(X, [Source(2, 1.2, rng.random((3, 2)) + 0.1), Source(1, 1.9)], "log")
+    target = Target(model)
     position = jax.tree.map(jnp.log, model.start)
     log_phi = jnp.asarray(rng.standard_normal((2, 3, 4)))
 
     @jax.jit
     def gradients(rows, columns):
         cut = lambda x: x[..., rows, :][..., columns]
-        block = amf.Block(rows, columns, cut(model.log_power), cut(model.observed), cut(log_phi))
+        block = Block(rows, columns, cut(model.log_power), cut(model.observed), cut(log_phi))
         likelihood = target.combine(position, target.mean_likelihood_grad(position, block))
         return target.grad(position, block), likelihood
 
@@ -217,13 +223,13 @@ def ranks(sampler, columns, draws=19, **options):
     z = jax.random.normal(keys[4], (2, 2, rows, columns))
     parts = [np.sqrt(p) * (w @ h) ** (1 / al) * (x[0] + 1j * x[1]) for p, w, h, al, x in zip(phi, W, H, alphas, z)]
     X = np.asarray(sum(parts), complex)
-    model, unit = amf._model(X, [Source(1, al, w, prior_H=Prior(2.0, 1.0)) for al, w in zip(alphas, W)], "log")
-    step = amf.Metropolis(alphas, 2, "walk", 2)
+    model, unit = build(X, [Source(1, al, w, prior_H=Prior(2.0, 1.0)) for al, w in zip(alphas, W)], "log")
+    step = Metropolis(alphas, 2, "walk", 2)
     thin, before = options.pop("thin"), options.pop("before")
     if sampler == "gibbs":
-        chain, latent = amf.gibbs_chain(model, step), lambda s: s[2][:, 2]
+        chain, latent = gibbs_chain(model, step), lambda s: s[2][:, 2]
     else:
-        chain = amf.gradient_chain(model, step, sampler, {}, options["step_size"], X.shape)
+        chain = gradient_chain(model, step, sampler, {}, options["step_size"], X.shape)
         latent = lambda s: jnp.moveaxis(s[1][0, :, :, 2], 0, 1)
 
     @jax.jit
@@ -297,7 +303,7 @@ def test_the_filter_beats_wieners_with_true_parameters(seed):
     """Wiener's knows W and H, ours only W; but it knows nothing of impulses."""
     alphas, W, H, parts = two_sources(30, 40, seed)
     X = sum(parts)
-    found = amf.separate(X, [Source(2, al, w) for al, w in zip(alphas, W)], **FILTER, step_size=0.01)
+    found = separate(X, [Source(2, al, w) for al, w in zip(alphas, W)], **FILTER, step_size=0.01)
     variance = [(w @ h) ** (2 / al) for w, h, al in zip(W, H, alphas)]
     error = lambda gain: np.abs(gain * X - parts[0])
     ours, wiener = error(found.sources[0].gain), error(variance[0] / sum(variance))
@@ -315,10 +321,10 @@ def test_gradient_samplers_agree_with_gibbs(sampler, optimised):
     scale = (rng.gamma(1.0, size=(20, 2)) + 0.1) @ (rng.gamma(1.0, size=(2, 30)) + 0.1)
     X = np.asarray(distributions.complex_stable(jax.random.key(0), 1.4, scale ** (1 / 1.4), scale.shape), complex)
     logs = lambda found: np.log(found.W @ found.H)
-    exact = logs(amf.alpha_stable_mf(X, 2, 1.4, sampler="gibbs", warmup=2000, samples=600, thin=10))
+    exact = logs(alpha_stable_mf(X, 2, 1.4, sampler="gibbs", warmup=2000, samples=600, thin=10))
     step_size = {"hamcmc": 0.03}.get(sampler)  # its pairs amplify the noise of small blocks
     options = {"sampler": sampler, "step_size": step_size, "warmup": 6000, "samples": 600, "thin": 40}
-    found = logs(amf.alpha_stable_mf(X, 2, 1.4, seed=1, **options))
+    found = logs(alpha_stable_mf(X, 2, 1.4, seed=1, **options))
     spread = exact.std(0)
     assert np.sqrt(np.mean(((found.mean(0) - exact.mean(0)) / spread) ** 2)) < 0.35
     assert 0.8 < np.mean(found.std(0)) / spread.mean() < 1.35
@@ -328,7 +334,7 @@ def test_gradient_samplers_agree_with_gibbs(sampler, optimised):
 def test_the_unit_does_not_matter():
     """The compiled program is that of the example."""
     values = np.random.default_rng(0).standard_cauchy((4, 40))
-    run = lambda x: amf.alpha_stable_mf(x, 1, 1.0, sampler="gibbs", warmup=100, samples=50)
+    run = lambda x: alpha_stable_mf(x, 1, 1.0, sampler="gibbs", warmup=100, samples=50)
     one, other = run(values), run(values * 2.0**-60)
     np.testing.assert_allclose(other.H[:3] * 2.0**60, one.H[:3], rtol=1e-3)
 
@@ -340,9 +346,9 @@ def test_alpha_is_estimated():
     normal = lambda: scale * rng.standard_normal(shape)
     X = (normal() + 1j * normal()) / np.abs(rng.standard_normal(shape))  # 1/N² has the Lévy law
     X[3, 5] = np.nan
-    assert amf.estimate_alpha(X) == pytest.approx(alpha, abs=0.05)
-    assert amf.estimate_alpha(X.real) == pytest.approx(alpha, abs=0.05)
-    assert amf.estimate_alpha(normal()) == pytest.approx(2, abs=0.1)
+    assert estimate_alpha(X) == pytest.approx(alpha, abs=0.05)
+    assert estimate_alpha(X.real) == pytest.approx(alpha, abs=0.05)
+    assert estimate_alpha(normal()) == pytest.approx(2, abs=0.1)
 
 
 X = np.arange(1.0, 13.0).reshape(3, 4)
@@ -386,7 +392,7 @@ def test_bad_input(change, message):
 )
 def test_bad_sources(sources, message):
     with pytest.raises(ValueError, match=message):
-        amf.separate(X, sources)
+        separate(X, sources)
 
 
 def test_a_run_that_turns_to_nan_says_so():
@@ -394,9 +400,9 @@ def test_a_run_that_turns_to_nan_says_so():
     alphas, W, _, parts = two_sources(30, 40)
     sources = [Source(2, al, w) for al, w in zip(alphas, W)]
     with pytest.raises(FloatingPointError, match="no longer finite after"):
-        amf.separate(sum(parts), sources, **FILTER, step_size=1e6, clip=None)
+        separate(sum(parts), sources, **FILTER, step_size=1e6, clip=None)
 
 
 @pytest.mark.slow
 def test_example():
-    assert doctest.testmod(amf) == (0, 8)
+    assert doctest.testmod(sys.modules["hamcmc.separation.run"]) == (0, 8)
