@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint bench reproduce clean
+.PHONY: demo test test-slow lint bench reproduce docs clean
 
 demo: .venv/installed
 	$(BIN)/hamcmc demo --out demo
@@ -20,6 +20,10 @@ bench: .venv/installed-bench
 
 reproduce: .venv/installed
 	for name in fig1 fig2 fig3 fig4 fig5 scale theorem proposition bias; do $(BIN)/hamcmc reproduce $$name || exit 1; done
+
+docs: .venv/installed-docs
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

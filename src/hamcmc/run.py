@@ -76,7 +76,7 @@ def sample(
 
     Args:
         posterior: log-prior, log-likelihood and data.
-        sampler: a :class:`~hamcmc.samplers.Sampler`, or a name (``"hamcmc"``, ``"sgld"``, …) with `options` for it.
+        sampler: a :class:`~hamcmc.Sampler`, or a name (``"hamcmc"``, ``"sgld"``, …) with `options` for it.
         init: parameters to start from (a pytree of floats), or a function of a key that draws them for each chain.
         step_size: a number, or a function of t such as :class:`hamcmc.Polynomial` or any optax schedule, or ``"auto"``:
             :func:`hamcmc.tune` then finds it first, and with a name those options that matter and are not given. That

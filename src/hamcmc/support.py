@@ -21,7 +21,7 @@ class Support(NamedTuple):
     Attributes:
         forward: unconstrained value → parameter.
         inverse: parameter → unconstrained value.
-        log_jacobian: log |d forward / du| at an unconstrained value.
+        log_jacobian: ``log |d forward / du|`` at an unconstrained value.
         mirror: fold a value back into the support, or None.
         contains: whether a parameter value is inside.
         text: for messages.
@@ -43,7 +43,7 @@ real = Support(_same, _same, jnp.zeros_like, None, jnp.isfinite, "real")
 
 
 def positive(by: Literal["bijection", "mirror"] = "bijection") -> Support:
-    """θ > 0: sampled as log θ (bijection), or folded by θ ← |θ| (mirror).
+    """θ > 0: sampled as log θ (bijection), or folded by ``θ ← |θ|`` (mirror).
 
     Mirror only where the gradient of the log-density stays finite at 0: one that grows like 1/θ, such as a Gamma
     density's with shape above 1, throws a draw that comes near 0 far away, at any step size.

@@ -1,7 +1,7 @@
 """A factorization run: from ratings to draws on disk, on one device or many.
 
-The directory is that of any run (:mod:`hamcmc.record`) with two folders more: ``ratings/``, the ratings by id, and
-``blocks/``, the same ratings by block, which processes map into memory. Every process runs :func:`work`; the first one
+The directory is that of any run with two folders more: ``ratings/``, the ratings by id, and
+``blocks/``, the same ratings by block, which processes map into memory. Every process runs ``work``; the first one
 writes.
 """
 
@@ -72,7 +72,7 @@ def prepare(
     overwrite: bool = False,
     notes: dict[str, Any] | None = None,
 ) -> Path:
-    """Check all that can be checked, and write the directory that :func:`work` works in.
+    """Check all that can be checked, and write the directory that :func:`proceed` works in.
 
     Args:
         ratings: from :func:`hamcmc.factorization.ratings.read`.
@@ -173,7 +173,7 @@ def factorize(
     checkpoint_seconds: float = 30.0,
     **options: Any,
 ) -> Factorization:
-    """From ratings to a model that predicts: :func:`prepare`, then :func:`work` in one or several processes.
+    """From ratings to a model that predicts: :func:`prepare`, then :func:`proceed` in one or several processes.
 
     Args:
         ratings: from :func:`hamcmc.factorization.ratings.read`.
@@ -324,10 +324,8 @@ class Work:
         if s.get("kind") != "factorization":
             raise RunError(f"{path} is not a factorization run")
         self.columns = gaussian_mf.layout(s["model"], s["rank"])
-        try:
+        with record.reading(path / "blocks", "is missing or damaged"):
             self.p, train, test = partition.load(path / "blocks")
-        except (OSError, ValueError) as error:
-            raise RunError(f"{path / 'blocks'} is missing or damaged: {error}") from error
         self.devices = jax.devices() if devices is None else devices
         self.make = make_sampler(s["sampler"]["sampler"], {k: v for k, v in s["sampler"].items() if k != "sampler"})
         unit = gaussian_mf.Prior()

@@ -68,7 +68,7 @@ def normal(words: Array, rows: Array, columns: int, *, threads: int = 1) -> Arra
         threads: how many work on it.
 
     Returns:
-        float32[*rows.shape, columns].
+        ``float32[*rows.shape, columns]``.
     """
     if columns % 2:
         raise ValueError(f"the number of columns must be even: {columns}")

@@ -49,7 +49,7 @@ NAMES = tuple(sorted(FROM_GRADIENT | FROM_POSTERIOR))
 
 
 def build(name: str, posterior, **options) -> Sampler:
-    """A sampler by name, with the posterior's gradient and mirror; ``svrg=n`` wraps it in :func:`svrg`."""
+    """A sampler by name, with the posterior's gradient and mirror; ``svrg=n`` wraps it in :func:`hamcmc.svrg`."""
     if "svrg" in options:
         return svrg(posterior, name, every=options.pop("svrg"), **options)
     if name not in NAMES:

@@ -62,7 +62,7 @@ class AlphaStableMF(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """How a sampler is run on these models: its options, and ε (see :func:`separate` for its unit)."""
+    """How a sampler is run on these models: its options, and ε (:func:`separate` has its unit)."""
 
     options: dict[str, Any]
     step_size: float
@@ -84,7 +84,8 @@ def alpha_stable_mf(X: Any, rank: int, alpha: float | str, **options: Any) -> Al
         rank: K.
         alpha: index of the stable law in (0, 2], or ``"estimate"``: see
             :func:`~hamcmc.models.alpha_stable_mf.estimate_alpha`.
-        **options: of :func:`separate`; `prior_W` and `prior_H` of :class:`~hamcmc.models.alpha_stable_mf.Source`.
+        **options: of :func:`hamcmc.separation.separate`; `prior_W` and `prior_H` of
+            :class:`~hamcmc.models.alpha_stable_mf.Source`.
 
     >>> import numpy as np, hamcmc
     >>> rng = np.random.default_rng(0)

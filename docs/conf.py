@@ -1,0 +1,80 @@
+"""The documentation site: ``make docs`` builds it into docs/_build/html, with warnings as errors.
+
+A page asks nothing of the network: fonts are the reader's own, and formulas are MathML, which docutils writes.
+"""
+
+import re
+import unicodedata
+
+from docutils import nodes
+from docutils.utils.math import MathError, pick_math_environment, unichar2tex
+from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.util import logging
+
+import hamcmc
+
+project = "hamcmc"
+author = "the hamcmc authors"
+copyright = author
+release = version = hamcmc.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 4  # links to headings, as GitHub makes them
+
+highlight_language = "none"  # of indented blocks: shell sessions, formulas, layouts
+default_role = "code"  # docstrings have `name` for a name
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # signatures have short names; docstrings say what arguments are
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+nitpicky = True  # a reference in a docstring leads somewhere; what other packages have is not looked for
+nitpick_ignore_regex = [
+    ("py:class", "'.*'"),  # shapes in annotations
+    ("py:.*", r"(collections|jax|numpy|arviz|xarray|pathlib|os|typing|matplotlib|polars|jaxlib|jaxtyping)\..*"),
+]
+
+html_theme = "furo"
+html_title = f"hamcmc {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
+html_math_renderer = "mathml"
+
+
+ACCENTS = {"\u0302": r"\hat", "\u0303": r"\tilde", "\u0304": r"\bar"}  # combining characters, as in θ̂
+
+
+def mathml(translator, node: nodes.Element, as_block: bool) -> None:
+    """Write a formula as MathML; one that docutils does not understand is a warning, and so an error."""
+    source = node.astext()
+    if as_block and "align" in pick_math_environment(source):
+        source = rf"\begin{{aligned}}{source}\end{{aligned}}"
+    source = re.sub(
+        "(.)([\u0302\u0303\u0304])", lambda m: f"{ACCENTS[m[2]]}{{{m[1]}}}", unicodedata.normalize("NFD", source)
+    )
+    try:
+        formula = tex2mathml(source.translate(unichar2tex.uni2tex_table), as_block=as_block)
+    except MathError as error:
+        logging.getLogger(__name__).warning("formula %r: %s", source, error, location=node)
+        formula = translator.encode(source)
+    translator.body.append(f'<div class="math">{formula}</div>' if as_block else formula)
+    raise nodes.SkipNode
+
+
+def skip(app, what, name, value, skipped, options) -> bool | None:
+    """Fields of a NamedTuple are described by its docstring; leave out 'Alias for field number …'."""
+    return True if type(value).__name__ == "_tuplegetter" else None
+
+
+def setup(app) -> None:
+    """What Sphinx calls."""
+    app.add_html_math_renderer(
+        "mathml",
+        (lambda self, node: mathml(self, node, False), None),
+        (lambda self, node: mathml(self, node, True), None),
+    )
+    app.connect("autodoc-skip-member", skip)
