@@ -249,7 +249,7 @@ def read_entries(result: Result, entries: Sequence[tuple[str, int]]) -> list[np.
         draws = np.empty((array.shape[0], result.draws, len(flat)))
         step = array.chunks[1]  # a chunk at a time, so that memory holds what was asked for and one chunk
         for t in range(0, result.draws, step):
-            block = np.asarray(array[:, t : min(t + step, result.draws)])
+            block = result.read(f"posterior/{name}", t, min(t + step, result.draws))
             draws[:, t : t + step] = block.reshape(*block.shape[:2], -1)[:, :, flat]
         found |= {(name, i): draws[..., k] for k, i in enumerate(flat)}
     return [found[e] for e in entries]
@@ -336,7 +336,7 @@ def ksd_of(
         scale: divide each coordinate by the sd of its draws (and multiply its gradient by it), so that the kernel sees
             all coordinates alike and the value does not depend on units.
         max_draws: of more draws than these, evenly spaced ones are taken.
-        **options: `c`, `beta` and `statistic` of :func:`ksd`.
+        **options: `c`, `beta` and `statistic` of :func:`hamcmc.stein.ksd`.
     """
     stored = bool(result.settings["store_gradients"])
     if not stored and posterior is None:

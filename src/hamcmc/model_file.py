@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hamcmc.potential import Posterior
+from hamcmc.record import reading
 from hamcmc.samplers import Sampler, build
 
 MAPPED = 2**30  # bytes; a larger array stays on disk and is streamed
@@ -77,7 +78,7 @@ def checksum(path: Path) -> str:
 def read_data(path: Path) -> Any:
     """Arrays from a file: ``.npy``, ``.npz`` (a dict), ``.csv``/``.tsv`` with a header (a dict of columns), or a folder
     of ``.npy`` files (a dict). An ``.npy`` above 1 GiB stays on disk."""
-    try:
+    with reading(path, "cannot be read", ModelFileError):
         if path.is_dir():
             files = sorted(path.glob("*.npy"))
             if not files:
@@ -86,20 +87,27 @@ def read_data(path: Path) -> Any:
         if path.suffix == ".npy":
             return _read_npy(path)
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                return dict(arrays)
+            with open(path, "rb") as f, np.load(f, allow_pickle=False) as arrays:
+                if isinstance(arrays, np.ndarray):
+                    raise ModelFileError(f"{path} is no .npz file")
+                return {name: _numbers(array, f"{path}: {name}") for name, array in arrays.items()}
         if path.suffix in (".csv", ".tsv"):
             return _read_table(path, "\t" if path.suffix == ".tsv" else ",")
-    except ModelFileError:
-        raise
-    except (OSError, ValueError) as error:
-        raise ModelFileError(f"{path} cannot be read: {error}") from error
     raise ModelFileError(f"{path}: data must be .npy, .npz, .csv, .tsv or a folder of .npy files")
 
 
 def _read_npy(path: Path) -> np.ndarray:
     mapped = "r" if path.stat().st_size > MAPPED else None
-    return np.load(path, mmap_mode=mapped, allow_pickle=False)
+    with open(path, "rb") as f:
+        if f.read(6) != b"\x93NUMPY":
+            raise ModelFileError(f"{path} is no .npy file")
+    return _numbers(np.load(path, mmap_mode=mapped, allow_pickle=False), str(path))
+
+
+def _numbers(array: np.ndarray, where: str) -> np.ndarray:
+    if array.dtype.kind not in "biuf":
+        raise ModelFileError(f"{where} has no numbers, but {array.dtype}")
+    return array
 
 
 def _read_table(path: Path, delimiter: str) -> dict[str, np.ndarray]:
@@ -108,6 +116,10 @@ def _read_table(path: Path, delimiter: str) -> dict[str, np.ndarray]:
         header = next(reader, None)
         if not header:
             raise ModelFileError(f"{path}: the file is empty")
+        names = [name.strip() for name in header]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ModelFileError(f"{path}: two columns have the name {twice!r}")
         rows = []
         for row in reader:
             if not row:
@@ -120,8 +132,9 @@ def _read_table(path: Path, delimiter: str) -> dict[str, np.ndarray]:
                 bad = next(i for i, v in enumerate(row) if not _is_number(v))
                 message = f"{path}:{reader.line_num}: column {header[bad]!r} is not a number: {row[bad]!r}"
                 raise ModelFileError(message) from None
-    values = np.array(rows, np.float64).reshape(-1, len(header))
-    return {name.strip(): values[:, i] for i, name in enumerate(header)}
+    if not rows:
+        raise ModelFileError(f"{path} has a header and no rows")
+    return dict(zip(names, np.array(rows, np.float64).T))
 
 
 def _is_number(text: str) -> bool:

@@ -7,7 +7,8 @@
 
 Draws are written before the checkpoint that counts them, so a run killed at any moment resumes from its checkpoint and
 writes the same bytes again. Times stand in the log and the checkpoint only: the store of draws is a function of the
-settings. No file is ever unpickled.
+settings. No file is ever unpickled, what is read is compared with what `run.json` says, and nothing is written through
+a symbolic link inside of the directory.
 """
 
 import contextlib
@@ -19,10 +20,11 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import ZIP_STORED, ZipFile
 
 import jax
 import numpy as np
@@ -30,6 +32,9 @@ import numpy as np
 PyTree = Any
 MAGIC = b"hamcmc checkpoint 1\n"
 CHUNK_BYTES = 4 * 2**20
+OWN = ("run.json", "checkpoint", "events.jsonl", "draws.zarr", "ratings", "blocks")  # names in a run's directory
+DTYPES = ("bool", *(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)))
+KINDS = {"status": str, "iteration": int, "draws": int, "seconds": (int, float), "message": str, "gradients": int}
 
 
 class RunError(RuntimeError):
@@ -76,8 +81,9 @@ class Directory:
         try:
             check_free(path, overwrite=overwrite)  # again, now that nobody else can write
             with guard_disk(path):
-                for name in ("checkpoint", "events.jsonl"):
-                    (path / name).unlink(missing_ok=True)
+                for name in OWN:
+                    if name in ("checkpoint", "events.jsonl") or (path / name).is_symlink():
+                        (path / name).unlink(missing_ok=True)
                 _remove_tree(path / "draws.zarr")
                 write_atomically(path / "run.json", (json.dumps(settings, indent=2) + "\n").encode())
         except BaseException:
@@ -90,6 +96,8 @@ class Directory:
         """Open an existing run to continue it."""
         path = Path(path)
         read_settings(path)
+        for link in _links(path):
+            raise RunError(f"{link} is a symbolic link: a run is continued only within its own directory")
         return cls(path)
 
     def log(self, event: str, **facts: Any) -> None:
@@ -125,11 +133,35 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise RunError(f"{path} is not a run: it has no run.json")
     try:
         settings = json.loads(file.read_text())
-        if not isinstance(settings, dict) or "arrays" not in settings:
+        if not isinstance(settings, dict) or not isinstance(settings.get("arrays"), list):
             raise ValueError("not the settings of a run")
-    except ValueError as error:
+        for array in settings["arrays"]:
+            _check_array(array)
+    except (ValueError, OSError, RecursionError) as error:
         raise RunError(f"{file} is damaged: {error}") from error
     return settings
+
+
+def require(settings: Mapping[str, Any], path: Path, kinds: Mapping[str, Any]) -> None:
+    """Raise if settings lack something, or have it of another type than it should be."""
+    for name, kind in kinds.items():
+        value = settings.get(name, ...)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            wrong = "is missing" if value is ... else f"is {str(value)[:40]!r}"
+            raise RunError(f"{path / 'run.json'} is damaged: {name} {wrong}")
+
+
+def _check_array(array: Any) -> None:
+    """Raise if an entry of ``arrays`` in run.json names no array that a run can have."""
+    if not isinstance(array, dict) or set(array) != set(Array._fields):
+        raise ValueError(f"arrays has {str(array)[:80]}")
+    names, shape = (array["group"], array["name"]), array["shape"]
+    if not all(isinstance(n, str) and n and "/" not in n and n not in (".", "..") for n in names):
+        raise ValueError(f"arrays has the name {str(names)[:80]}")
+    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError(f"arrays has the shape {str(shape)[:80]}")
+    if array["dtype"] not in DTYPES:
+        raise ValueError(f"arrays has the type {str(array['dtype'])[:80]}")
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
@@ -138,7 +170,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     if not file.is_file():
         return None
     checkpoint = decode(file.read_bytes(), str(file))
-    if checkpoint.meta["run_json"] != _digest_of_settings(path):
+    if checkpoint.meta.get("run_json") != _digest_of_settings(path):
         raise RunError(f"{path / 'run.json'} is not the one that {file} was made with: it was edited or replaced")
     return checkpoint
 
@@ -163,9 +195,17 @@ def decode(content: bytes, name: str) -> Checkpoint:
         raise RunError(f"{name} is not a checkpoint of this version, or is truncated")
     if hashlib.sha256(payload).hexdigest().encode() != digest:
         raise RunError(f"{name} is truncated or was edited: its checksum does not match. The run cannot be resumed")
-    meta, _, arrays = payload.partition(b"\n")
-    with np.load(io.BytesIO(arrays), allow_pickle=False) as loaded:
-        return Checkpoint(json.loads(meta), dict(loaded))
+    header, _, arrays = payload.partition(b"\n")
+    with reading(name):
+        meta = json.loads(header)
+        for key, value in meta.items():
+            if key in KINDS and (not isinstance(value, KINDS[key]) or (not isinstance(value, str) and value < 0)):
+                raise ValueError(f"{key} is {str(value)[:40]!r}")
+        with ZipFile(io.BytesIO(arrays)) as members:
+            if any(m.compress_type != ZIP_STORED for m in members.infolist()):
+                raise ValueError("its arrays are compressed")
+        with np.load(io.BytesIO(arrays), allow_pickle=False) as loaded:
+            return Checkpoint(meta, dict(loaded))
 
 
 class Draws:
@@ -233,22 +273,33 @@ class Draws:
 
 
 def open_store(path: Path, arrays: list[Array], draws: int, mode: Any) -> Any:
-    """The store of a run, which has every array with at least `draws` draws."""
+    """The store of a run, which has every array, as described, with at least `draws` draws."""
     import zarr
 
-    try:
-        root = zarr.open_group(path, mode=mode)
-        for a in arrays:
-            room = root[f"{a.group}/{a.name}"].shape[1]  # type: ignore[union-attr]
-            if room < draws:
-                raise ValueError(f"{a.name} has {room} draws of {draws}")
-    except (OSError, KeyError, ValueError) as error:
-        raise RunError(f"{path} is missing or damaged: {error}") from error
+    with reading(path, "is missing or damaged"):
+        root = zarr.open_group(path, mode=mode, zarr_format=3)
+        chains = {_check_stored(root[f"{a.group}/{a.name}"], a, draws) for a in arrays}
+        if len(chains) > 1:
+            raise ValueError(f"its arrays have {' or '.join(map(str, sorted(chains)))} chains")
     return root
+
+
+def _check_stored(stored: Any, a: Array, draws: int) -> int:
+    """The chains of an array that is as it should be; raises if it is not."""
+    if stored.ndim < 2 or stored.shape[1] < draws:
+        raise ValueError(f"{a.name} has {stored.shape[1] if stored.ndim > 1 else 0} draws of {draws}")
+    codecs = {codec.to_dict()["name"] for codec in stored.metadata.codecs}
+    if stored.dtype.name not in DTYPES or not codecs <= {"bytes", "zstd"}:
+        raise ValueError(f"{a.name} has {stored.dtype}, encoded by {', '.join(sorted(codecs))}")
+    if a.dtype and (stored.dtype != a.dtype or stored.shape[2:] != tuple(a.shape)):
+        raise ValueError(f"{a.name} has {stored.dtype}{stored.shape[2:]} where {a.dtype}{tuple(a.shape)} belongs")
+    return stored.shape[0]
 
 
 def _remove_tree(path: Path) -> None:
     """Delete a store. After a failed write in this process, others may still be ending in zarr's own thread."""
+    if path.is_symlink():
+        path.unlink()
     for patience in (0.1, 0.3, 1.0, 0.0):
         if not path.exists():
             return
@@ -267,6 +318,8 @@ def chunk_draws(arrays: list[Array], chains: int) -> int:
 
 
 def _create_group(root, group: str, arrays: list[Array], chains: int, num_samples: int, chunk: int) -> None:
+    from zarr.codecs import ZstdCodec
+
     target = root.create_group(group, attributes={"inference_library": "hamcmc"})
     for name, length in (("chain", chains), ("draw", num_samples)):
         target.create_array(name, data=np.arange(length), dimension_names=(name,))
@@ -278,6 +331,7 @@ def _create_group(root, group: str, arrays: list[Array], chains: int, num_sample
             chunks=(chains, chunk, *a.shape) if 0 not in a.shape else "auto",
             dtype=dtype,
             fill_value=np.nan if dtype.kind == "f" else 0,
+            compressors=ZstdCodec(level=0, checksum=True),
             dimension_names=("chain", "draw", *(f"{a.name}_dim_{i}" for i in range(len(a.shape)))),
         )
 
@@ -291,11 +345,16 @@ def remove_partial_writes(path: Path) -> None:
 def write_atomically(file: Path, content: bytes) -> None:
     """Write a file whole or not at all, and make it last."""
     temporary = file.with_name(file.name + ".partial")
-    with open(temporary, "wb") as f:
-        f.write(content)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(temporary, file)
+    temporary.unlink(missing_ok=True)  # of a killed run, or a link to somewhere else
+    try:
+        with open(temporary, "xb") as f:
+            f.write(content)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 @contextlib.contextmanager
@@ -309,6 +368,27 @@ def guard_disk(path: Path | None):
                 f"no room left on the disk of {path}: what was checkpointed is safe; free some space, then resume"
             ) from error
         raise RunError(f"cannot write to {path}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def reading(what: Any, wrong: str = "is damaged", kind: type[Exception] = RunError) -> Iterator[None]:
+    """Say of a file what its reader, whichever library's it is, could not make sense of."""
+    try:
+        yield
+    except kind:
+        raise
+    except Exception as error:  # libraries raise all kinds of errors on files that nobody wrote
+        text = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise kind(f"{what} {wrong}: {text}") from error
+
+
+def _links(path: Path) -> Iterator[Path]:
+    """Symbolic links where a run writes."""
+    for name in OWN:
+        if (path / name).is_symlink():
+            yield path / name
+    for folder, folders, names in os.walk(path / "draws.zarr"):
+        yield from (Path(folder, n) for n in (*folders, *names) if Path(folder, n).is_symlink())
 
 
 def _lock(path: Path) -> int:

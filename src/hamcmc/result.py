@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from hamcmc import moments
-from hamcmc.record import Array, RunError, open_store, read_checkpoint, read_settings
+from hamcmc.record import Array, RunError, open_store, read_checkpoint, read_settings, reading, require
+
+KINDS = {"sampler": dict, "chains": int, "thin": int, "warmup": int, "num_samples": int}
 
 
 class Result:
@@ -32,6 +34,7 @@ class Result:
         checkpoint = read_checkpoint(path)
         if checkpoint is None:
             raise RunError(f"{path} has no draws yet: its first checkpoint is still to come")
+        require(settings, path, KINDS)
         arrays = [Array(**a) for a in settings["arrays"]]
         root = open_store(path / "draws.zarr", arrays, checkpoint.meta["draws"], "r")
         return cls(root, settings, checkpoint.meta, moments.summary(checkpoint.arrays))
@@ -43,7 +46,15 @@ class Result:
 
     def _group(self, group: str) -> dict[str, np.ndarray]:
         names = [a["name"] for a in self.settings["arrays"] if a["group"] == group]
-        return {n: np.asarray(self._root[f"{group}/{n}"][:, : self.draws]) for n in names}
+        return {n: self.read(f"{group}/{n}", 0, self.draws) for n in names}
+
+    def read(self, key: str, start: int, stop: int) -> np.ndarray:
+        """Draws start … stop−1 of ``group/name``, (chain, draw, …)."""
+        with reading(f"{key} in {getattr(self._root.store, 'root', 'memory')}"):
+            found = np.asarray(self._root[key][:, start:stop])
+            if key.startswith("posterior/") and not np.isfinite(found).all():
+                raise ValueError(f"there are none for some of {start} … {stop - 1}")  # a run stores no others
+        return found
 
     @property
     def posterior(self) -> dict[str, np.ndarray]:
@@ -62,8 +73,8 @@ class Result:
 
     @property
     def weights(self) -> np.ndarray:
-        """ε of each draw, (draw,): the estimator is Σ ε h(θ) / Σ ε."""
-        return np.asarray(self._root["sample_stats/step_size"][0, : self.draws])
+        """ε of each draw, an array (draw,); the estimator is Σ ε h(θ) / Σ ε."""
+        return self.read("sample_stats/step_size", 0, self.draws)[0]
 
     @property
     def mean(self) -> dict[str, np.ndarray]:

@@ -135,7 +135,36 @@ def load(directory: Path) -> tuple[Partition, Blocks, Blocks]:
     read = lambda name: np.load(directory / f"{name}.npy", mmap_mode="r", allow_pickle=False)
     side = lambda s: Side(*(np.asarray(read(f"{s}-{field}")) for field in Side._fields))
     blocks = lambda s: Blocks(*(read(f"{s}-{field}") for field in Blocks._fields))
-    return Partition(side("rows"), side("columns"), np.asarray(read("sizes"))), blocks("train"), blocks("test")
+    p, train, test = (
+        Partition(side("rows"), side("columns"), np.asarray(read("sizes"))),
+        blocks("train"),
+        blocks("test"),
+    )
+    for ratings in (train, test):
+        _check(p, ratings)
+    return p, train, test
+
+
+def _check(p: Partition, ratings: Blocks) -> None:
+    """Raise if ratings do not fit a partition: the kernel, which takes them as they are, would read beyond arrays."""
+    B, length = p.blocks, ratings.columns.shape[-1]
+    kinds = [str(np.asarray(x).dtype) for x in ratings]
+    if kinds != ["int32", "int32", "float32"] or ratings.columns.shape != ratings.values.shape or length % LANES:
+        raise ValueError(f"ratings are {', '.join(kinds)}")
+    if ratings.indptr.shape != (B, B, p.rows.counts.shape[1] + 1) or ratings.columns.shape != (B, length):
+        raise ValueError(f"blocks have the shapes {ratings.indptr.shape} and {ratings.columns.shape}")
+    for b in range(B):  # a row block at a time: they may be large
+        ends = np.asarray(ratings.indptr[b])
+        if (np.diff(ends, axis=-1) < 0).any() or ends.min() < 0 or ends.max() > length:
+            raise ValueError(f"row block {b} has ratings beyond its end")
+        used = np.asarray(ratings.columns[b])
+        if used.min(initial=0) < 0 or used.max(initial=0) >= p.columns.counts.shape[1]:
+            raise ValueError(f"row block {b} has ratings of columns that are not there")
+    for side in (p.rows, p.columns):
+        if side.block.min() < 0 or side.block.max() >= B or side.place.min() < 0:
+            raise ValueError("rows in blocks that are not there")
+        if side.place.max() >= side.counts.shape[1] or side.block.shape != side.place.shape:
+            raise ValueError("rows at places that are not there")
 
 
 def named(p: Partition, train: Blocks, test: Blocks) -> dict[str, np.ndarray]:

@@ -17,13 +17,14 @@ from scipy.special import ndtr, ndtri
 from hamcmc import _check
 from hamcmc.factorization import ratings as ratings_files
 from hamcmc.factorization.ratings import Ratings, RatingsError
-from hamcmc.record import Array, RunError, open_store, read_checkpoint, read_settings
+from hamcmc.record import Array, RunError, open_store, read_checkpoint, read_settings, reading, require
 
 ENTRIES = 2**24  # draws × pairs held at once
 CACHED = 2**18  # of them while a quantile is searched: what the processor's cache holds
 SMALL = ("W_mean", "W_precision", "H_mean", "H_precision", "noise_precision")
 BIASES = ("row_bias", "column_bias")
 MODELS = ("paper", "full")
+KINDS = {"rank": int, "global_mean": (int, float), "rating_range": list}
 
 
 class Predictions(NamedTuple):
@@ -200,9 +201,10 @@ class Factorization:
         if name is None:
             return None
         array = self._arrays[name]
-        if 4 * len(wanted) > array.shape[2]:  # picking from the store is slower than from memory
-            return self._flat(np.asarray(array[:, start:stop]))[:, wanted]
-        return self._flat(np.asarray(array.oindex[slice(None), slice(start, stop), wanted]))
+        with reading(f"{name} in {getattr(array.store, 'root', 'memory')}"):
+            if 4 * len(wanted) > array.shape[2]:  # picking from the store is slower than from memory
+                return self._flat(np.asarray(array[:, start:stop]))[:, wanted]
+            return self._flat(np.asarray(array.oindex[slice(None), slice(start, stop), wanted]))
 
     def _flat(self, x: np.ndarray) -> np.ndarray:
         """(chain, draw, …) as (draw · chain, …)."""
@@ -212,11 +214,12 @@ class Factorization:
 def load(run: str | os.PathLike) -> Factorization:
     """Open the directory of a factorization run, complete or not."""
     run = Path(run)
-    settings = read_settings(run)
+    settings, checkpoint = read_settings(run), read_checkpoint(run)
     if settings.get("model") not in MODELS:
         raise RunError(f"{run} is not a factorization: it was not made by 'hamcmc factorize'")
     if not (run / "draws.zarr").exists():
         raise RunError(f"{run} has no draws yet")
+    require(settings, run, KINDS)
     try:
         ratings = ratings_files.load(run / "ratings")
     except RatingsError as error:
@@ -228,8 +231,8 @@ def load(run: str | os.PathLike) -> Factorization:
         shape = root[f"posterior/{name}"].shape[2:]
         if shape != (len(ids), settings["rank"]):
             raise RunError(f"{run} is damaged: {name} is {shape}, and should be {(len(ids), settings['rank'])}")
-    checkpoint = read_checkpoint(run)
-    return Factorization(settings, checkpoint.meta if checkpoint else {}, ratings, root)
+    with reading(run / "draws.zarr"):
+        return Factorization(settings, checkpoint.meta if checkpoint else {}, ratings, root)
 
 
 def mixture_quantile(p: float, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from hamcmc import _check
-from hamcmc.record import guard_disk
+from hamcmc.record import guard_disk, reading
 
 NAMES = {  # usual names of columns, in lower case
     "user": ("user", "userid", "user_id", "uid"),
@@ -372,13 +372,17 @@ def save(ratings: Ratings, directory: str | os.PathLike) -> None:
 def load(directory: str | os.PathLike) -> Ratings:
     """Ratings that :func:`save` wrote, mapped from the disk and not read."""
     directory = Path(directory)
-    try:
-        ratings = Ratings(*(np.load(directory / f"{n}.npy", mmap_mode="r") for n in Ratings._fields[:6]))
+    with reading(directory, "has no ratings, or they are damaged", RatingsError):
+        mapped = (np.load(directory / f"{n}.npy", mmap_mode="r", allow_pickle=False) for n in Ratings._fields[:6])
+        ratings = Ratings(*mapped)
         kinds = [a.dtype.str for a in ratings[2:6]]
         if kinds != ["<i4", "<i4", "<f4", "|b1"] or len({a.shape for a in ratings[2:6]}) != 1:
             raise ValueError(f"arrays of other types or lengths: {kinds}")
-    except (OSError, ValueError, EOFError) as error:
-        raise RatingsError(f"{directory} has no ratings, or they are damaged: {error}") from error
+        for ids, places in ((ratings.users, ratings.row), (ratings.items, ratings.column)):
+            if ids.dtype.kind != "U" or ids.ndim != 1 or places.ndim != 1:
+                raise ValueError(f"ids are {ids.dtype}{ids.shape}")
+            if not (len(places) and places.min() >= 0 and places.max() < len(ids)):
+                raise ValueError("places of ids that are not there")
     return ratings
 
 

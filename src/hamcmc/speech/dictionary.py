@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
-from zipfile import BadZipFile, is_zipfile
+from zipfile import is_zipfile
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from hamcmc.record import reading
 from hamcmc.speech import audio, spectrum
 
 ALPHA = 1.2  # of speech
@@ -18,6 +19,10 @@ BINS = 257  # up to 8 kHz
 FRAMES = 60_000  # kept of all the speech that training reads: eight minutes
 FLOOR = 1e-3  # power below which a frame, relative to its file's mean, is a pause
 SHIPPED = "dictionary.npz"
+
+
+class DictionaryError(ValueError):
+    """A file that is not a dictionary."""
 
 
 class Dictionary(NamedTuple):
@@ -45,14 +50,12 @@ def load(path: Path | None = None) -> Dictionary:
             return load(shipped)
     if not path.exists():
         raise FileNotFoundError(f"no dictionary at {path}")
-    try:
+    with reading(path, "is not a dictionary", DictionaryError):
         if not is_zipfile(path):
             raise ValueError("it is no .npz file")
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             W, alpha = np.asarray(file["W"], np.float32), float(file["alpha"])
             spacing, source = float(file["bin_hertz"]), str(file["source"])
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-        raise ValueError(f"{path} is not a dictionary: {error}") from error
     if W.ndim != 2 or not np.all(np.isfinite(W)) or np.any(W < 0) or not 0 < alpha <= 2:
         raise ValueError(f"{path} is not a dictionary: W must be a finite non-negative matrix, and 0 < alpha <= 2")
     if spacing != spectrum.BIN_HERTZ:
