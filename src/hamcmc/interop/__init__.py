@@ -1,0 +1,30 @@
+"""Doors to other libraries: BlackJAX, NumPyro, ArviZ, scikit-learn. Each is imported when its door is first opened."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hamcmc.interop.arviz import to_arviz
+    from hamcmc.interop.blackjax import from_blackjax, to_blackjax
+    from hamcmc.interop.numpyro import from_numpyro
+    from hamcmc.interop.sklearn import MatrixFactorization
+
+__all__ = ["MatrixFactorization", "from_blackjax", "from_numpyro", "to_arviz", "to_blackjax"]
+
+_HOME = {
+    "MatrixFactorization": "sklearn",
+    "from_blackjax": "blackjax",
+    "from_numpyro": "numpyro",
+    "to_arviz": "arviz",
+    "to_blackjax": "blackjax",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
