@@ -1,17 +1,20 @@
-"""``python -m benchmarks [NAME…] [--quick]``: measure, print tables, write ``benchmarks/results/latest.json``."""
+"""``python -m benchmarks [NAME…] [--quick]``: measure, print tables, renew the page ``docs/benchmarks.md``."""
 
 import argparse
 import json
+import time
+from datetime import date
 from importlib import import_module
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from benchmarks import page
 from benchmarks.measure import Table, machine
 
 NAMES = {
     "sgld": "sgld",
+    "posteriors": "posteriors",
     "hamcmc": "quasi_newton",
     "memory": "memory",
     "float32": "float32",
@@ -24,7 +27,6 @@ NAMES = {
     "denoisers": "denoisers",
 }
 OWN = {"recommenders": ("ratings", "rank"), "denoisers": ("corpus", "sentences", "snr", "only")}  # arguments
-RESULTS = Path(__file__).parent / "results" / "latest.json"
 
 
 def show(console: Console, table: Table) -> None:
@@ -35,6 +37,18 @@ def show(console: Console, table: Table) -> None:
     for row in table.rows:
         out.add_row(*(f"{v:,}" if isinstance(v, int) else str(v) for v in row.values()))
     console.print(out)
+
+
+def command(name: str, arguments: argparse.Namespace) -> str:
+    """That runs one benchmark as it was run; paths are the reader's own."""
+    options = ["--quick"] * arguments.quick
+    for own in OWN.get(name, ()):
+        value = getattr(arguments, own)
+        if value and own in ("ratings", "corpus"):
+            options.append(f"--{own} PATH")
+        elif value:
+            options.append(f"--{own} {','.join(map(str, value)) if isinstance(value, (list, tuple)) else value}")
+    return " ".join(["python -m benchmarks", name, *options])
 
 
 def main() -> None:
@@ -57,15 +71,30 @@ def main() -> None:
         parser.error("denoisers need --corpus PATH")
 
     console = Console()
-    results = {"quick": arguments.quick, "machine": machine(), "tables": []}
-    RESULTS.parent.mkdir(exist_ok=True)
+    page.RESULTS.mkdir(exist_ok=True)
     for name in arguments.names or NAMES:
+        if name == "denoisers" and arguments.corpus is None:
+            continue  # what was measured before stays on the page
         own = {k: getattr(arguments, k) for k in OWN.get(name, ())}
-        for table in import_module(f"benchmarks.{NAMES[name]}").run(arguments.quick, **own):
+        began = time.perf_counter()
+        tables = import_module(f"benchmarks.{NAMES[name]}").run(arguments.quick, **own)
+        for table in tables:
             show(console, table)
-            results["tables"].append(table._asdict())
-            RESULTS.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
-    console.print(f"Written to {RESULTS}")
+        found = {
+            "command": command(name, arguments),
+            "date": date.today().isoformat(),
+            "seconds": time.perf_counter() - began,
+            "quick": arguments.quick,
+            "machine": machine(),
+            "tables": [t._asdict() for t in tables],
+        }
+        stored = page.RESULTS / f"{name}.json"
+        if arguments.quick and stored.exists() and not json.loads(stored.read_text())["quick"]:
+            console.print(f"{stored} is of a full run, and stays.")
+            continue
+        stored.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        page.write(NAMES)
+    console.print(f"Written to {page.PAGE}")
 
 
 if __name__ == "__main__":

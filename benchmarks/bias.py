@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import hamcmc
-from benchmarks import posteriors
+from benchmarks import targets
 from benchmarks.measure import Table
 
 ENSEMBLES, PAIRS, WARMUP = 8, 10, 300
@@ -18,7 +18,7 @@ BATCH = 100
 
 def run(quick: bool) -> list[Table]:
     """One table: the ensemble at decreasing step sizes, on all data and on minibatches."""
-    p = posteriors.logistic(2000, 10, seed=3)
+    p = targets.logistic(2000, 10, seed=3)
     around = hamcmc.control_variate(p.posterior, p.mode)
     truth = by_nuts(p, 500 if quick else 3000)
     rows = []
@@ -47,7 +47,7 @@ def compare(found: np.ndarray, truth: np.ndarray) -> dict:
     }
 
 
-def by_nuts(p: posteriors.Problem, draws: int) -> np.ndarray:
+def by_nuts(p: targets.Problem, draws: int) -> np.ndarray:
     """(batch, mean or variance, parameter): 40 batches of the draws of four chains."""
     from numpyro.infer import MCMC, NUTS
 

@@ -21,7 +21,7 @@ from scipy.special import exp1, expit
 
 import hamcmc.samplers
 import hamcmc.speech
-from benchmarks.measure import Table, machine
+from benchmarks.measure import Against, Table
 from hamcmc.speech import audio, metrics, spectrum
 from hamcmc.speech.denoise import QUALITIES, denoise
 from hamcmc.speech.dictionary import load
@@ -42,7 +42,7 @@ def run(
     only: Iterable[str] = (),
     results: Path = RESULTS,
 ) -> list[Table]:
-    """SDR by noise, all scores with times, and what was left out; also as Markdown and JSON in `results`."""
+    """SDR by noise, all scores with times, and what was left out; each file's scores are kept in `results`."""
     if corpus is None:
         return [Table("Denoisers were left out", [{"reason": "they need --corpus PATH, laid out as NOIZEUS is"}])]
     if unknown := set(only) - set(METHODS):
@@ -61,17 +61,20 @@ def run(
     found = measure(files, snr, prints, results / "denoisers.jsonl")
     title = f"{len(files)} files at {snr} dB, sentences {', '.join(map(str, sentences))}"
     tables = [
-        Table(f"SDR in dB (BSS-eval, 512 taps): {title}", by_noise(found)),
+        Table(f"SDR in dB (BSS-eval, 512 taps): {title}", by_noise(found), standing(by_noise(found))),
         Table(f"Means over all of them: {title}", summary(found)),
     ]
     tables += [Table("Left out", [{"method": m, "reason": why} for m, why in left_out.items()])] * bool(left_out)
-    computer = machine() | {PEERS[m]: version(PEERS[m]) for m in PEERS if m in prints}
-    about = {"sentences": sentences, "snr": snr, "machine": computer, "prints": prints}
-    all_numbers = about | {"tables": [t._asdict() for t in tables], "files": found}
-    (results / "denoisers.json").write_text(json.dumps(all_numbers, indent=1, ensure_ascii=False) + "\n")
-    versions = "; ".join(f"{k} {v}" for k, v in computer.items())
-    (results / "denoisers.md").write_text("\n".join([*map(markdown, tables), f"{versions}\n"]))
     return tables
+
+
+def standing(rows: list[dict[str, Any]]) -> list[Against]:
+    """The best of ours against each of the others."""
+    mean = {r["method"]: float(r["mean"]) for r in rows}
+    best = mean.get(LABELS["best"])
+    others = [] if best is None else [m for m in mean if not m.startswith(("ours", "our ", "noisy"))]
+    found = lambda m: f"{best:.2f} dB; {mean[m]:.2f} dB"
+    return [Against(m, "mean SDR on NOIZEUS", found(m), "hamcmc" if best > mean[m] else "peer") for m in others]
 
 
 def paths(corpus: Path, noise: str, sentence: int, snr: int) -> tuple[Path, Path]:
@@ -158,16 +161,6 @@ SCORES = {"sdr": ("SDR", 2), "si_sdr": ("SI-SDR", 2), "snr_out": ("SNR", 2), "st
 def methods_of(found: list[dict[str, Any]]) -> list[str]:
     """Those that were measured, in their order."""
     return [m for m in METHODS if any(r["method"] == m for r in found)]
-
-
-def markdown(table: Table) -> str:
-    """A table for the docs."""
-    line = lambda cells: f"| {' | '.join(map(str, cells))} |"
-    head = list(table.rows[0])
-    return (
-        "\n".join([f"{table.title}\n", line(head), line(["---"] * len(head)), *(line(r.values()) for r in table.rows)])
-        + "\n"
-    )
 
 
 def fingerprint(method: str) -> str:

@@ -3,21 +3,47 @@
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+PACKAGES = {  # and the modules in them
+    "hamcmc": "hamcmc",
+    "jax": "jax",
+    "jaxlib": "jaxlib",
+    "numpy": "numpy",
+    "blackjax": "blackjax",
+    "numpyro": "numpyro",
+    "posteriors": "posteriors",
+    "torch": "torch",
+    "smurff": "smurff",
+    "myfm": "myfm",
+    "scikit-surprise": "surprise",
+    "noisereduce": "noisereduce",
+    "pyrnnoise": "pyrnnoise",
+}
 Burst = Callable[[], Any]  # runs many iterations once
 
 
+class Against(NamedTuple):
+    """Ours beside one peer: what was compared, the two as a ratio or as numbers, and who is ahead."""
+
+    peer: str
+    what: str
+    found: str
+    ahead: str
+
+
 class Table(NamedTuple):
-    """What a benchmark found: rows are dicts of columns, values already rounded."""
+    """What a benchmark found: rows are dicts of columns, values already rounded; and how that stands against peers."""
 
     title: str
     rows: list[dict[str, Any]]
+    against: Sequence[Against] = ()
 
 
 def interleave(bursts: dict[str, Burst], rounds: int) -> dict[str, np.ndarray]:
@@ -39,6 +65,13 @@ def ratio(ours: np.ndarray, peer: np.ndarray) -> str:
     return f"{median:.2f} ({low:.2f}–{high:.2f})"
 
 
+def by_time(peer: str, what: str, ours: np.ndarray, theirs: np.ndarray) -> Against:
+    """Who is faster: even, unless all quartiles are on one side of 1."""
+    low, _, high = np.quantile(ours / theirs, [0.25, 0.5, 0.75])
+    ahead = "hamcmc" if high < 1 else "peer" if low > 1 else "even"
+    return Against(peer, what, f"takes {ratio(ours, theirs)} of its time", ahead)
+
+
 def microseconds(seconds: np.ndarray, iterations: int) -> float:
     """The median per iteration."""
     return float(f"{np.median(seconds) / iterations * 1e6:.3g}")
@@ -48,11 +81,10 @@ def machine() -> dict[str, Any]:
     """Versions and hardware."""
     with open("/proc/cpuinfo") as f:
         model = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), "?")
-    packages = ("hamcmc", "jax", "jaxlib", "numpy", "blackjax")
     return {
         "cpu": model,
         "cores": os.cpu_count(),
-        "load": os.getloadavg()[0],
+        "load": round(os.getloadavg()[0], 1),
         "platform": platform.platform(),
         "python": platform.python_version(),
-    } | {p: version(p) for p in packages}
+    } | {name: version(name) for name in PACKAGES if find_spec(PACKAGES[name])}

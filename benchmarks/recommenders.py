@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from benchmarks.measure import Table
+from benchmarks.measure import Against, Table
 from hamcmc.factorization import ratings as files
 from hamcmc.factorization.ratings import Ratings
 from hamcmc.factorization.run import factorize
@@ -68,10 +68,10 @@ def run(quick: bool, ratings: str | None = None, rank: int = 10) -> list[Table]:
     found = {peer: curves for peer, curves in found.items() if curves}
     compiling = float(np.median([o.compiling for o in ours]))
     size = f"{loaded.size:,} ratings, {len(loaded.users):,} × {len(loaded.items):,}"
+    rows = results(found, ours, rank, samples)
+    title = f"{name}: {size}, 10 % held out; ours compiled for {compiling:.1f} s"
     tables = [
-        Table(
-            f"{name}: {size}, 10 % held out; ours compiled for {compiling:.1f} s", results(found, ours, rank, samples)
-        ),
+        Table(title, rows, [standing(name, row, rows[-1]) for row in rows[:-1]]),
         Table("RMSE after so many seconds of learning", by_seconds(found, ours)),
     ]
     return tables + [Table("Left out", [{"peer": p, "reason": why} for p, why in left_out.items()])] * bool(left_out)
@@ -112,6 +112,15 @@ def results(found: dict[str, list[Curve]], ours: list[Ours], rank: int, samples:
         }
     )
     return rows
+
+
+def standing(data: str, peer: dict[str, Any], ours: dict[str, Any]) -> Against:
+    """Who has the smaller error at the end, and how long each took."""
+    both = "; ".join(f"{r['RMSE']} in {r['seconds']} s" for r in (ours, peer))
+    ahead = "hamcmc" if float(ours["RMSE"]) <= float(peer["RMSE"]) else "peer"
+    return Against(
+        peer["method"].split(",")[0], f"test RMSE, {data}", f"{both}; at its RMSE after {peer['ours after']} s", ahead
+    )
 
 
 def first(seconds: np.ndarray, rmse: np.ndarray, level: float) -> float:

@@ -43,7 +43,6 @@ def methods(monkeypatch):
         return method
 
     monkeypatch.setattr(denoisers, "METHODS", {name: made(name) for name in calls})
-    monkeypatch.setattr(denoisers, "machine", lambda: {"cpu": "?"})
     return calls
 
 
@@ -63,8 +62,6 @@ def test_tables_are_means_over_files(corpus, methods):
     above = float(second.rows[0]["best is above"].split()[0])
     assert above == pytest.approx(float(best["mean"]) - float(noisy["mean"]), abs=0.02)
     assert left_out.rows == [{"method": "rnnoise", "reason": "no such library"}]
-    assert f"| {best['mean']} |" in (corpus / "results" / "denoisers.md").read_text()
-    assert len(json.loads((corpus / "results" / "denoisers.json").read_text())["files"]) == len(stored)
 
 
 def test_goes_on_where_it_was_stopped(corpus, methods, monkeypatch):
