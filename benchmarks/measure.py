@@ -62,7 +62,8 @@ def interleave(bursts: dict[str, Burst], rounds: int) -> dict[str, np.ndarray]:
 def ratio(ours: np.ndarray, peer: np.ndarray) -> str:
     """Median and quartiles of the ratio over rounds."""
     low, median, high = np.quantile(ours / peer, [0.25, 0.5, 0.75])
-    return f"{median:.2f} ({low:.2f}–{high:.2f})"
+    digits = ".2f" if median >= 0.1 else ".1g"
+    return f"{median:{digits}} ({low:{digits}}–{high:{digits}})"
 
 
 def by_time(peer: str, what: str, ours: np.ndarray, theirs: np.ndarray) -> Against:

@@ -34,9 +34,7 @@ def section(name: str, found: dict[str, Any], module: str) -> str:
     """One benchmark: what it does, by its module's docstring, how it was run, and its tables."""
     about = (import_module(f"benchmarks.{module}").__doc__ or "").strip().replace("``", "`")
     machine = ", ".join(f"{k} {v}" for k, v in found["machine"].items())
-    run = (
-        f"`{found['command']}`, {found['date']}, {found['seconds'] / 60:.0f} min{' (quick)' if found['quick'] else ''}."
-    )
+    run = f"`{found['command']}`, {found['date']}, {found['seconds'] / 60:.0f} min."
     tables = "\n".join(f"**{t['title']}**\n\n{markdown(t['rows'])}" for t in found["tables"])
     return f"## {name}\n\n{about}\n\n{run} Machine: {machine}.\n\n{tables}"
 

@@ -118,9 +118,8 @@ def standing(data: str, peer: dict[str, Any], ours: dict[str, Any]) -> Against:
     """Who has the smaller error at the end, and how long each took."""
     both = "; ".join(f"{r['RMSE']} in {r['seconds']} s" for r in (ours, peer))
     ahead = "hamcmc" if float(ours["RMSE"]) <= float(peer["RMSE"]) else "peer"
-    return Against(
-        peer["method"].split(",")[0], f"test RMSE, {data}", f"{both}; at its RMSE after {peer['ours after']} s", ahead
-    )
+    both += f"; ours is where it ends after {peer['ours after']} s"
+    return Against(peer["method"].split(",")[0], f"test RMSE, {data}", both, ahead)
 
 
 def first(seconds: np.ndarray, rmse: np.ndarray, level: float) -> float:
