@@ -48,7 +48,7 @@ def test_the_page_tells_what_the_run_tells(tmp_path):
         "complete",
     ):
         assert shown in " ".join(parsed.text.split()), shown
-    assert parsed.tags["svg"] == 2 + 1 + 5
+    assert len(parsed.plots) == 2 + 1 + 5
 
 
 def test_what_is_logged_twice_is_drawn_once(tmp_path):

@@ -7,12 +7,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 
 from hamcmc.factorization import predict
 from hamcmc.factorization.predict import Factorization
-from hamcmc.record import guard_disk, write_atomically
+from hamcmc.record import guard_disk, read_checkpoint, read_settings, write_atomically
 from hamcmc.report import frame, plots
 from hamcmc.report.frame import duration, flatten, number, plural, value
 
@@ -34,7 +33,7 @@ def write(run: str | os.PathLike, out: str | os.PathLike | None = None) -> Path:
     """
     run = Path(run)
     target = run / "report.html" if out is None else Path(out)
-    html = page(predict.load(run), events(run), run)
+    html = page(run)
     with guard_disk(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(target, html.encode())
@@ -61,8 +60,12 @@ def progress(log: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [lines[i] for i in sorted(lines)]
 
 
-def page(model: Factorization, log: Sequence[Mapping[str, Any]], run: Path) -> str:
-    """The HTML of the report."""
+def page(run: Path, progress_html: str | None = None) -> str:
+    """The HTML of the report; with `progress_html`, which stands for the status, one that asks its server for news."""
+    live = progress_html is not None
+    if live and not draws_so_far(run):
+        return _early(run, progress_html)
+    model, log = predict.load(run), events(run)
     settings, lines = model.settings, progress(log)
     tested = bool(np.any(model.ratings.test))
     sections = {}
@@ -74,8 +77,24 @@ def page(model: Factorization, log: Sequence[Mapping[str, Any]], run: Path) -> s
     sections["Cost"] = _cost(model, log, lines)
     sections["Settings"] = _settings(settings)
     version = str(settings.get("versions", {}).get("hamcmc", ""))
-    top, glance = _status(model, run) + _facts(model), _glance(model, lines, tested)
-    return frame.document(run.resolve().name, top, glance, sections, version)
+    top = (_status(model, run) if progress_html is None else progress_html) + _facts(model)
+    return frame.document(run.resolve().name, top, _glance(model, lines, tested), sections, version, live=live)
+
+
+def draws_so_far(run: Path) -> int:
+    """Stored draws of each chain, by the last checkpoint."""
+    checkpoint = read_checkpoint(run)
+    return 0 if checkpoint is None else int(checkpoint.meta.get("draws", 0))
+
+
+def _early(run: Path, progress_html: str) -> str:
+    """The page of a run in its burn-in."""
+    settings, lines = read_settings(run), progress(events(run))
+    sections = {"Error": _errors(lines, settings)} if lines else {}
+    sections["Settings"] = _settings(settings)
+    glance = frame.at_a_glance([], ["No draws are stored yet: they come after the burn-in, with the checkpoints."])
+    version = str(settings.get("versions", {}).get("hamcmc", ""))
+    return frame.document(run.resolve().name, progress_html, glance, sections, version, live=True)
 
 
 # --- the top of the page ---
@@ -84,15 +103,10 @@ def page(model: Factorization, log: Sequence[Mapping[str, Any]], run: Path) -> s
 def _status(model: Factorization, run: Path) -> str:
     status = model.meta.get("status")
     if status == "complete":
-        return '<p><span class="status good">complete</span></p>'
+        return frame.status("complete", "good")
     if status == "failed":
-        message = escape(str(model.meta.get("message", "no message")))
-        return f'<p><span class="status bad">failed</span></p><p class="message bad">{message}</p>'
-    return (
-        '<p><span class="status warn">not finished</span></p><p class="message warn">This page shows the draws up to '
-        "the last checkpoint. The run may still be going on; if it was stopped, "
-        f"<code>hamcmc resume {escape(str(run))}</code> continues it.</p>"
-    )
+        return frame.status("failed", "bad", "", escape(str(model.meta.get("message", "no message"))))
+    return frame.status("not finished", "warn", "", frame.unfinished(run))
 
 
 def _facts(model: Factorization) -> str:
@@ -147,8 +161,8 @@ def _grade(good: bool) -> str:
 
 
 def _errors(lines: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
-    curves = {k: _curve(lines, k) for k in ERRORS}
-    curves = {k: x for k, x in curves.items() if np.isfinite(x).any()}
+    curves = {name: _curve(lines, k) for k, name in ERRORS.items()}
+    curves = {name: x for name, x in curves.items() if np.isfinite(x).any()}
     if not curves:
         return "<p>No test error was logged.</p>"
     burn_in = settings.get("warmup", 0)
@@ -158,42 +172,36 @@ def _errors(lines: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> 
         if burn_in
         else "</p>"
     )
-    key = "".join(
-        f'<li><i style="background:var(--chain-{list(ERRORS).index(k)})"></i>{ERRORS[k]}</li>' for k in curves
-    )
-    html += f'<ul class="key" aria-label="Colours">{key}</ul><div class="row">'
-    last = ", ".join(f"{x[np.isfinite(x)][-1]:.4f} {ERRORS[k]}" for k, x in curves.items())
+    html += frame.key({name: i for i, name in enumerate(curves)}, "curves") + '<div class="row">'
+    last = ", ".join(f"{x[np.isfinite(x)][-1]:.4f} {name}" for name, x in curves.items())
     iterations, seconds = _curve(lines, "iteration"), _curve(lines, "seconds")
     after = seconds[iterations >= burn_in]
     for name, when, mark in (
         ("iteration", iterations, burn_in),
         ("seconds", seconds, after[0] if burn_in and len(after) else 0),
     ):
-        html += frame.figure(_draw_errors(when, curves, name, mark), f"Test RMSE against {name}; at the end {last}")
-    return html + "</div>"
+        html += frame.figure(_plot_errors(when, curves, name, mark), f"Test RMSE against {name}; at the end {last}")
+    rows = [
+        [f"{iterations[i]:,.0f}", duration(float(seconds[i])), *(f"{x[i]:.4f}" for x in curves.values())]
+        for i in np.unique(np.linspace(0, len(lines) - 1, 12).astype(int))
+    ]
+    table = frame.table(["iteration", "time", *curves], rows, "Test RMSE")
+    return f"{html}</div><details><summary>Errors as a table</summary>{table}</details>"
 
 
 def _curve(lines: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
     return np.array([np.nan if e.get(name) is None else e[name] for e in lines], float)
 
 
-@mpl.rc_context(plots.STYLE)
-def _draw_errors(when: np.ndarray, curves: Mapping[str, np.ndarray], name: str, mark: float) -> str:
-    fig, ax = plots._figure(4.6, 2.4)
-    rows = plots.spread(len(when), plots.POINTS)
-    for k in reversed(list(curves)):  # the mean on top
-        marker = ".-" if len(when) < 30 else "-"
-        ax.plot(when[rows], curves[k][rows], marker, lw=1.2, color=plots.CHAIN[list(ERRORS).index(k)])
-    if mark:
-        ax.axvline(mark, color=plots.FAINT, lw=0.8, ls=":")
+def _plot_errors(when: np.ndarray, curves: Mapping[str, np.ndarray], name: str, mark: float) -> plots.Plot:
     late = np.concatenate([x[len(x) // 10 :] for x in curves.values()])
     late = late[np.isfinite(late)]
+    y = plots.axis("test RMSE")
     if len(late):  # the first steps would leave nothing to see of the others
         margin = 0.05 * np.ptp(late) + 1e-3
-        ax.set_ylim(late.min() - margin, np.quantile(late, 0.99) + margin)
-    ax.set_xlabel(name)
-    ax.set_ylabel("test RMSE")
-    return plots.svg(fig)
+        y["range"] = [float(late.min() - margin), float(np.quantile(late, 0.99) + margin)]
+    guides = [[float(mark), None, float(mark), None]] if mark else []
+    return {"x": plots.axis(name), "y": y, "series": plots.curves(when, curves), "guides": guides, "height": 240}
 
 
 def _calibration(model: Factorization) -> str:
@@ -206,7 +214,9 @@ def _calibration(model: Factorization) -> str:
         "<p class='soft'>The share of held-out ratings inside their central interval, for each nominal level. On the "
         "diagonal the intervals are honest; below it they are too narrow, above it too wide.</p>"
         '<div class="row">'
-        + frame.figure(_draw_calibration(observed), f"Observed against nominal coverage of {n:,} held-out ratings")
+        + '<div class="square">'
+        + frame.figure(_plot_calibration(observed, n), f"Observed against nominal coverage of {n:,} held-out ratings")
+        + "</div>"
         + frame.table(
             ["nominal", "observed", "chance alone (95 %)"], rows, f"Coverage of {n:,} held-out ratings", kind="numbers"
         )
@@ -214,19 +224,23 @@ def _calibration(model: Factorization) -> str:
     )
 
 
-@mpl.rc_context(plots.STYLE)
-def _draw_calibration(observed: np.ndarray) -> str:
-    fig, ax = plots._figure(4.6, 3.4)
-    ax.plot([0, 1], [0, 1], color=plots.FAINT, lw=0.8, ls=":")
-    ax.plot(LEVELS, observed, "o-", color=plots.CHAIN[0], ms=3, lw=1.2)
-    ax.set(xlim=(0, 1), ylim=(0, 1.01), xlabel="nominal coverage", ylabel="observed coverage", aspect="equal")
-    return plots.svg(fig)
+def _plot_calibration(observed: np.ndarray, n: int) -> plots.Plot:
+    level = np.array(LEVELS)
+    chance = 1.96 * np.sqrt(level * (1 - level) / n)
+    band = {"kind": "band", "x": LEVELS, "y": plots.pack(level - chance), "y2": plots.pack(level + chance)}
+    series = [band | plots.named("chance alone", 5, ""), *plots.curves(level, {"observed": observed})]
+    ends = [0.0, 1.01]
+    return {
+        "x": plots.axis("nominal coverage", range=ends),
+        "y": plots.axis("observed coverage", range=ends),
+        "series": series,
+        "guides": [[0.0, 0.0, 1.0, 1.0]],
+        "aspect": 1,
+    }
 
 
 def _precisions(model: Factorization) -> str:
-    html = (
-        "<p class='soft'>Over the draws of all chains. A factor of large precision is hardly used.</p><div class='row'>"
-    )
+    html = "<p class='soft'>Over the draws of each chain. A factor of large precision is hardly used.</p>"
     shown = {
         "noise_precision": "Precision of the noise",
         "W_precision": "Precisions of users' factors",
@@ -234,29 +248,37 @@ def _precisions(model: Factorization) -> str:
         "row_bias_precision": "Precision of users' biases",
         "column_bias_precision": "Precision of items' biases",
     }
-    constant = []
+    constant, figures = [], ""
     for name, caption in shown.items():
         if name not in model.hyper:
             continue
-        x = model.hyper[name].reshape(model.samples, -1)
-        if np.ptp(x, axis=0).max() == 0:
+        x = model.hyper[name].reshape(model.draws, model.chains, -1)
+        if np.ptp(x, axis=(0, 1)).max() == 0:
             constant.append(f"{caption.lower()} {value(float(x.mean()))}")
             continue
-        html += frame.figure(_draw_precisions(x), f"{caption} against the draw; mean {x.mean():.3g}", caption)
-    html += "</div>"
+        figures += frame.figure(_plot_precisions(x), f"{caption} against the draw; mean {x.mean():.3g}", caption)
+    if figures:
+        if model.chains > 1:
+            html += frame.key({plots.chain(c): c for c in plots.spread(model.chains, plots.CHAINS)}, "chains")
+        html += f'<div class="row">{figures}</div>'
     return html + (f"<p>Fixed: {escape(', '.join(constant))}.</p>" if constant else "")
 
 
-@mpl.rc_context(plots.STYLE)
-def _draw_precisions(x: np.ndarray) -> str:
-    fig, ax = plots._figure(4.6, 1.8)
-    rows = plots.spread(len(x), plots.POINTS)
-    for k in range(x.shape[1]):
-        ax.plot(rows, x[rows, k], ".-" if len(rows) < 30 else "-", color=plots._colour(k), lw=0.8, alpha=0.85)
-    if x.min() > 0 and x.max() > 30 * x.min():
-        ax.set_yscale("log")
-    plots._against_draws(ax, len(x))
-    return plots.svg(fig)
+def _plot_precisions(x: np.ndarray) -> plots.Plot:
+    """Precisions (draw, chain, factor): a line for each; of one chain in the factors' colours."""
+    y = plots.axis()
+    if x.min() > 0 and x.max() > plots.LOG * x.min():
+        x, y["log"] = np.log10(x), True
+    draws, chains, factors = x.shape
+    lines = []
+    for c in plots.spread(chains, max(1, plots.CHAINS // factors)):
+        for k in range(factors):
+            chain, factor = plots.chain(c), f"factor {k}"
+            name = ", ".join([chain] * (chains > 1) + [factor] * (factors > 1)) or "precision"
+            lines.append(
+                plots.against_draws(x[:, c, k]) | plots.named(name, c if chains > 1 else k, chain if chains > 1 else "")
+            )
+    return {"x": plots.draws_axis(draws), "y": y, "series": lines, "height": 170}
 
 
 def _cost(model: Factorization, log: Sequence[Mapping[str, Any]], lines: Sequence[Mapping[str, Any]]) -> str:

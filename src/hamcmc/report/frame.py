@@ -1,18 +1,20 @@
 """What all pages share: the document around the sections, facts and figures at the top."""
 
-import re
+import base64
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from html import escape
 from importlib.resources import files
-from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 
 def document(
-    title: str, top: str, glance: str, sections: Mapping[str, str], version: str, *, policy: str = "", script: str = ""
+    title: str, top: str, glance: str, sections: Mapping[str, str], version: str, *, live: bool = False
 ) -> str:
     """A self-contained page: it asks nothing of the network, whatever its content is.
 
@@ -22,24 +24,60 @@ def document(
         glance: what stands before the sections.
         sections: their names and contents.
         version: of the program.
-        policy: more that the page may use, as in ``img-src data:``.
-        script: what runs at the end of the page; `policy` must allow it.
+        live: whether the page asks the server that it came from for news (``hamcmc watch``).
     """
     links = "".join(f'<a href="#{name.lower()}">{name}</a>' for name in sections)
     body = "".join(f'<section id="{n.lower()}"><h2>{n}</h2>{content}</section>' for n, content in sections.items())
-    allowed = "; ".join(filter(None, ("default-src 'none'", "style-src 'unsafe-inline'", policy)))
     written = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    style, script = (files("hamcmc.report").joinpath(name).read_text() for name in ("style.css", "script.js"))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{allowed}">'
-        f"<title>{escape(title)} – hamcmc report</title>"
-        f"<style>{files('hamcmc.report').joinpath('style.css').read_text()}</style></head>\n"
-        f'<body><header><h1>{escape(title)}</h1>{top}<nav aria-label="Sections">{links}</nav></header>\n'
-        f"<main>{glance}{number_ids(body)}</main>\n"
+        f'<meta http-equiv="Content-Security-Policy" content="{policy(script, live)}">'
+        f'<title>{escape(title)} – hamcmc report</title><link rel="icon" href="data:,">'
+        f"<style>{style}</style><noscript><style>.box {{ display: none }} figure img {{ display: block }}</style>"
+        f"</noscript></head>\n<body{' data-live=1' if live else ''}>"
+        f'<a class="skip" href="#main">To the numbers</a><header><h1>{escape(title)}</h1>{top}'
+        f'<nav aria-label="Sections">{links}</nav></header>\n'
+        f'<main id="main" tabindex="-1">{glance}<noscript><p class="message warn">Scripts are off: curves are not '
+        f"drawn. All tables are here.</p></noscript>{body}</main>\n"
         f"<footer>Written on {written} by hamcmc {escape(version)}.</footer>"
-        f"{f'<script>{script}</script>' if script else ''}</body></html>\n"
+        f"<script>{script}</script></body></html>\n"
     )
+
+
+def policy(script: str, live: bool) -> str:
+    """What the page may do: run this one script, show what is in it, and, if it lives, ask its own server."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    allowed = ["default-src 'none'", "style-src 'unsafe-inline'", "img-src data:", "media-src data:"]
+    allowed += [f"script-src 'sha256-{digest}'", "base-uri 'none'", "form-action 'none'"]
+    return "; ".join([*allowed, "connect-src 'self'"] if live else allowed)
+
+
+def status(word: str, grade: str, where: str = "", message: str = "") -> str:
+    """How a run stands: a word (good, warn or bad), where it is, and what there is to say (HTML)."""
+    said = f'<p class="message {grade}">{message}</p>' if message else ""
+    return f'<p><span class="status {grade}">{word}</span> {escape(where)}</p>{said}'
+
+
+def unfinished(run: Path | None) -> str:
+    """What to know about the page of a run that is not complete."""
+    how = f"<code>hamcmc resume {escape(str(run))}</code>" if run else "resume"
+    return (
+        "This page shows the draws up to the last checkpoint. The run may still be going on; if it was stopped, "
+        f"{how} continues it."
+    )
+
+
+def key(names: Mapping[str, int], what: str) -> str:
+    """Switches that show and hide the series of these names in all plots; each with the number of its colour."""
+    button = '<button type="button" disabled aria-pressed="true" data-key="{}">{}</button>'
+    marked = [
+        button.format(escape(n), f'<i style="background:var(--chain-{colour % 6})"></i>{escape(n)}')
+        for n, colour in names.items()
+    ]
+    every = button.format("*", "all") if len(names) > 2 else ""
+    return f'<div class="key" role="group" aria-label="Show {what} in all plots">{every}{"".join(marked)}</div>'
 
 
 def facts(of: Mapping[str, Any]) -> str:
@@ -57,17 +95,15 @@ def at_a_glance(cards: Iterable[tuple[str, str, str, str]], checks: Iterable[str
     return f'<ul class="cards" aria-label="At a glance">{items}</ul><ul class="checks">{said}</ul>'
 
 
-def figure(drawn: str, alt: str, caption: str = "") -> str:
-    """An SVG, with words for those who do not see it."""
-    drawn = drawn.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1)
-    return f"<figure>{f'<figcaption>{escape(caption)}</figcaption>' if caption else ''}{drawn}</figure>"
-
-
-def number_ids(html: str) -> str:
-    """Each figure's identifiers under a number of its own: figures with equal parts would share names."""
-    numbers = count()
-    rename = lambda svg: re.sub(r'( id="|url\(#|href="#)', rf"\g<1>f{next(numbers)}-", svg)
-    return "".join(part if i % 2 == 0 else rename(part) for i, part in enumerate(re.split(r"(<svg.*?</svg>)", html)))
+def figure(plot: Mapping[str, Any], alt: str, caption: str = "", inside: str = "") -> str:
+    """A plot, with words for those who do not see it; `inside` is what stands there without script."""
+    size = "aspect-ratio:1" if "aspect" in plot else f"height:{plot['height']}px"
+    title = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    data = escape(json.dumps(plot, separators=(",", ":"), allow_nan=False))
+    return (
+        f'<figure class="plot" aria-label="{escape(alt)}" data-plot="{data}">{title}{inside}'
+        f'<div class="box" style="{size}"></div></figure>'
+    )
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str, kind: str = "numbers") -> str:
@@ -80,7 +116,8 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str, kind
         tds = "".join(f"<td>{escape(v)}</td>" for v in values)
         body += f'<tr><th scope="row">{escape(name)}</th>{tds}</tr>'
     return (
-        f'<div class="scroll"><table class="{kind}"><caption>{escape(caption)}</caption>'
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}">'
+        f'<table class="{kind}"><caption>{escape(caption)}</caption>'
         f"<thead><tr>{corner}{cells}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

@@ -1,4 +1,4 @@
-"""One self-contained HTML page about a run: it asks nothing of the network and needs no script."""
+"""One self-contained HTML page about a run: it asks nothing of the network."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -60,8 +60,8 @@ def write_report(run: Result | str | os.PathLike, out_html: str | os.PathLike | 
     return out
 
 
-def page(result: Result, directory: Path | None = None) -> str:
-    """The HTML of the report."""
+def page(result: Result, directory: Path | None = None, progress: str | None = None) -> str:
+    """The HTML of the report; with `progress`, which stands for the status, one that asks its server for news."""
     sampler = result.settings["sampler"]["sampler"]
     title = directory.resolve().name if directory else f"A run of {sampler}"
     table = summary(result)
@@ -74,9 +74,9 @@ def page(result: Result, directory: Path | None = None) -> str:
             sections |= {"Pairs": _pairs(result, table)}
         sections |= {"Sampler": _sampler(result)}
     sections |= {"Settings": _settings(result)}
-    top = _status(result, directory) + _facts(result)
+    top = (_status(result, directory) if progress is None else progress) + _facts(result)
     version = str(result.settings["versions"].get("hamcmc", ""))
-    return frame.document(title, top, _glance(result, table, spent), sections, version)
+    return frame.document(title, top, _glance(result, table, spent), sections, version, live=progress is not None)
 
 
 def interesting(table: Summary, most: int) -> list[int]:
@@ -93,19 +93,18 @@ def interesting(table: Summary, most: int) -> list[int]:
 
 
 def _status(result: Result, directory: Path | None) -> str:
-    s, meta = result.settings, result.meta
-    total = s["warmup"] + s["num_samples"] * s["thin"]
+    meta, total = result.meta, iterations(result.settings)
     where = f"iteration {meta['iteration']:,} of {total:,}"
     if meta["status"] == "complete":
-        return f'<p><span class="status good">complete</span> {plural(total, "iteration")}</p>'
+        return frame.status("complete", "good", plural(total, "iteration"))
     if meta["status"] == "failed":
-        message = escape(str(meta.get("message", "no message")))
-        return f'<p><span class="status bad">failed</span> {where}</p><p class="message bad">{message}</p>'
-    how = f"<code>hamcmc resume {escape(str(directory))}</code>" if directory else "resume"
-    return (
-        f'<p><span class="status warn">not finished</span> {where}</p><p class="message warn">This page shows the '
-        f"draws up to the last checkpoint. The run may still be going on; if it was stopped, {how} continues it.</p>"
-    )
+        return frame.status("failed", "bad", where, escape(str(meta.get("message", "no message"))))
+    return frame.status("not finished", "warn", where, frame.unfinished(directory))
+
+
+def iterations(settings: Mapping[str, Any]) -> int:
+    """Iterations of the whole run."""
+    return settings["warmup"] + settings["num_samples"] * settings["thin"]
 
 
 def _facts(result: Result) -> str:
@@ -236,10 +235,6 @@ def _cost(c: Cost) -> str:
 
 def _parameters(result: Result, table: Summary, picked: list[int]) -> str:
     chains, weights = result.settings["chains"], np.asarray(result.weights, np.float64)
-    key = "".join(
-        f'<li><i style="background:var(--chain-{c % len(plots.CHAIN)})"></i>chain {c}</li>'
-        for c in range(min(chains, 12))
-    )
     left_out = table.total - len(picked)
     html = (
         "<p class='soft'>Traces of all chains, and the weighted density: of all chains as an area, of each as a line; "
@@ -247,15 +242,18 @@ def _parameters(result: Result, table: Summary, picked: list[int]) -> str:
     )
     if left_out:
         html += f"<p>The first entries and those with the smallest ESS are shown; {left_out:,} are left out.</p>"
-    html += f'<ul class="key" aria-label="Colours">{key}</ul>' if chains > 1 else ""
+    drawn = plots.spread(chains, plots.CHAINS)
+    if len(drawn) < chains:
+        html += f"<p>{len(drawn)} of {chains:,} chains are drawn, evenly spaced.</p>"
+    html += frame.key({plots.chain(c): c for c in drawn}, "chains") if chains > 1 else ""
     for i, x in zip(picked, read_entries(result, [table.entries[i] for i in picked])):
         name = table.names[i]
         cell = lambda column, i=i: format_cell(column, table[column][i])
         numbers = f"mean {cell('mean')}, sd {cell('sd')}, ESS {cell('ess_bulk')}, R-hat {cell('r_hat')}"
         html += (
             f'<article class="parameter"><h3>{escape(name)}</h3><p class="soft">{numbers}</p><div class="row">'
-            + frame.figure(plots.trace(x), f"Trace of {name} in {chains} chains")
-            + frame.figure(plots.density(x, weights), f"Density of {name}: {numbers}")
+            + frame.figure(plots.trace(x), f"Trace of {name} in {plural(chains, 'chain')}")
+            + frame.figure(plots.density(x, weights, name), f"Density of {name}: {numbers}")
             + "</div></article>"
         )
     return html
@@ -265,14 +263,17 @@ def _pairs(result: Result, table: Summary) -> str:
     picked = interesting(table, PAIRED)
     names = [table.names[i] for i in picked]
     draws = read_entries(result, [table.entries[i] for i in picked])
-    drawn = plots.pairs(draws, names, np.asarray(result.weights, np.float64))
+    plot = plots.pairs(draws, names, np.asarray(result.weights, np.float64))
     left_out = table.total - len(picked)
+    rows = [[n, *("–" if r is None else f"{r:.3f}" for r in row)] for n, row in zip(names, plot["correlations"])]
     return (
         "<p class='soft'>Draws of all chains below the diagonal, correlations above it.</p>"
         + (f"<p>{left_out:,} entries are left out.</p>" if left_out else "")
-        + f'<div class="pairs" style="--k:{len(names)}" tabindex="0">'
-        + frame.figure(drawn, f"Pair plot of {', '.join(names)}")
-        + "</div>"
+        + f'<div class="pairs" style="--k:{len(names)}">'
+        + frame.figure(plot, f"Pair plot of {', '.join(names)}")
+        + "</div><details><summary>Correlations as a table</summary>"
+        + frame.table(["", *names], rows, "Weighted correlations over all chains")
+        + "</details>"
     )
 
 
