@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint bench reproduce docs clean
+.PHONY: demo test test-slow lint release bench reproduce docs clean
 
 demo: .venv/installed
 	$(BIN)/hamcmc demo --out demo
@@ -14,6 +14,14 @@ test: .venv/installed-test
 
 test-slow: .venv/installed-test
 	$(BIN)/pytest -m slow
+
+lint: .venv/installed-test
+	$(BIN)/ruff check src tests benchmarks tools
+	$(BIN)/ruff format --check src tests benchmarks tools
+	$(BIN)/pyright
+
+release: .venv/installed  # builds dist/, and tries each wheel in empty environments: make release PYTHONS="python3.11 python3.14"
+	$(BIN)/python tools/check_release.py $(PYTHONS)
 
 bench: .venv/installed-bench
 	$(BIN)/python -m benchmarks
