@@ -1,11 +1,13 @@
 """The documentation site: ``make docs`` builds it into docs/_build/html, with warnings as errors.
 
-A page asks nothing of the network: fonts are the reader's own, and formulas are MathML, which docutils writes.
+A page asks nothing of the network. Formulas are MathML, which docutils writes, in a font that ziamath brings along.
 """
 
 import re
 import unicodedata
+from pathlib import Path
 
+import ziamath
 from docutils import nodes
 from docutils.utils.math import MathError, pick_math_environment, unichar2tex
 from docutils.utils.math.latex2mathml import tex2mathml
@@ -31,6 +33,7 @@ autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+napoleon_attr_annotations = False
 nitpicky = True  # a reference in a docstring leads somewhere; what other packages have is not looked for
 nitpick_ignore_regex = [
     ("py:class", "'.*'"),  # shapes in annotations
@@ -39,13 +42,15 @@ nitpick_ignore_regex = [
 
 html_theme = "furo"
 html_title = f"hamcmc {version}"
-html_static_path = ["_static"]
+html_static_path = ["_static", str(Path(ziamath.__file__).parent / "fonts" / "STIXTwoMath-Regular.ttf")]
 html_css_files = ["site.css"]
 html_show_sphinx = False
 html_math_renderer = "mathml"
 
 
+POWERS = str.maketrans({"²": "^2", "³": "^3", "⁴": "^4"})
 ACCENTS = {"\u0302": r"\hat", "\u0303": r"\tilde", "\u0304": r"\bar"}  # combining characters, as in θ̂
+ACCENTED = r"(\\(?:hat|tilde|bar)\s*(?:\{[^{}]*\}|\\?\w+?(?![a-z])))"
 
 
 def mathml(translator, node: nodes.Element, as_block: bool) -> None:
@@ -53,11 +58,14 @@ def mathml(translator, node: nodes.Element, as_block: bool) -> None:
     source = node.astext()
     if as_block and "align" in pick_math_environment(source):
         source = rf"\begin{{aligned}}{source}\end{{aligned}}"
-    source = re.sub(
-        "(.)([\u0302\u0303\u0304])", lambda m: f"{ACCENTS[m[2]]}{{{m[1]}}}", unicodedata.normalize("NFD", source)
-    )
+    source = unicodedata.normalize("NFD", source).translate(POWERS)
+    source = re.sub("(.)([\u0302\u0303\u0304])", lambda m: f"{ACCENTS[m[2]]}{{{m[1]}}}", source)
+    source = re.sub(ACCENTED + r"\s*([_^])", r"\1{}\2", source)  # docutils would set what follows below the letter
     try:
         formula = tex2mathml(source.translate(unichar2tex.uni2tex_table), as_block=as_block)
+        formula = re.sub(r"<mo>&ApplyFunction;</mo>(?=\s*<m[^o])", '<mspace width="0.17em"/>', formula)  # as in log p
+        formula = formula.replace("<mo>‖", '<mo form="postfix" stretchy="false">‖')
+        formula = formula.replace('<mo class="mathopen">‖', '<mo form="prefix" stretchy="false">‖')
     except MathError as error:
         logging.getLogger(__name__).warning("formula %r: %s", source, error, location=node)
         formula = translator.encode(source)
