@@ -142,13 +142,13 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def require(settings: Mapping[str, Any], path: Path, kinds: Mapping[str, Any]) -> None:
-    """Raise if settings lack something, or have it of another type than it should be."""
+def require(content: Mapping[str, Any], file: Path, kinds: Mapping[str, Any]) -> None:
+    """Raise if what a file says lacks something, or has it of another type than it should be."""
     for name, kind in kinds.items():
-        value = settings.get(name, ...)
+        value = content.get(name, ...)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             wrong = "is missing" if value is ... else f"is {str(value)[:40]!r}"
-            raise RunError(f"{path / 'run.json'} is damaged: {name} {wrong}")
+            raise RunError(f"{file} is damaged: {name} {wrong}")
 
 
 def _check_array(array: Any) -> None:

@@ -34,7 +34,8 @@ class Result:
         checkpoint = read_checkpoint(path)
         if checkpoint is None:
             raise RunError(f"{path} has no draws yet: its first checkpoint is still to come")
-        require(settings, path, KINDS)
+        require(settings, path / "run.json", KINDS)
+        require(checkpoint.meta, path / "checkpoint", {"status": str, "draws": int, "iteration": int})
         arrays = [Array(**a) for a in settings["arrays"]]
         root = open_store(path / "draws.zarr", arrays, checkpoint.meta["draws"], "r")
         return cls(root, settings, checkpoint.meta, moments.summary(checkpoint.arrays))

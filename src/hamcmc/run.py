@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_leaves_with_path
 
-from hamcmc import _check, loop, moments, record, samplers, schedules
+from hamcmc import _check, loop, moments, record, result, samplers, schedules
 from hamcmc.job import Job, batch_size_of, checksum, prepare, recorded_schedule, storable, x64
 from hamcmc.moments import RunningMoments
 from hamcmc.potential import Posterior, name_of
@@ -25,6 +25,14 @@ from hamcmc.stream import Batches
 from hamcmc.tune import budget_for, tune
 
 PyTree = Any
+KINDS = result.KINDS | {  # what run.json must have for a run to go on
+    **dict.fromkeys(("seed", "ensembles", "visit"), int),
+    **dict.fromkeys(("x64", "replace", "store_gradients"), bool),
+    "batch_size": (int, type(None)),
+    "step_size": dict,
+    "options": (dict, type(None)),
+    "data_checksum": (str, type(None)),
+}
 
 
 class Interrupted(KeyboardInterrupt):
@@ -195,6 +203,9 @@ def resume(
     path = Path(out)
     with Directory.open(path) as directory:
         asked, checkpoint = record.read_settings(path), record.read_checkpoint(path)
+        record.require(asked, path / "run.json", KINDS)
+        if checkpoint:
+            record.require(checkpoint.meta, path / "checkpoint", {"status": str, "iteration": int, "draws": int})
         if checkpoint and checkpoint.meta["status"] == "complete":
             return Result.open(path)
         if checkpoint and checkpoint.meta["status"] == "failed":
@@ -206,8 +217,11 @@ def resume(
         if sampler is None:
             if asked["options"] is None:
                 raise RunError(f"{path} was run with a sampler that run.json cannot hold: give it to resume")
-            sampler = samplers.build(asked["sampler"]["sampler"], posterior, **asked["options"])
-        job = prepare(posterior, sampler, init, recorded_schedule(asked["step_size"], step_size, path), asked)
+            with record.reading(path / "run.json"):
+                sampler = samplers.build(asked["sampler"]["sampler"], posterior, **asked["options"])
+        with record.reading(path / "run.json"):
+            schedule = recorded_schedule(asked["step_size"], step_size, path)
+        job = prepare(posterior, sampler, init, schedule, asked)
         for key, what in (("sampler", "sampler"), ("step_sizes", "step_size"), ("arrays", "model")):
             if job.settings[key] != asked[key]:
                 raise RunError(f"{path} was run with another {what}: {asked[key]} then, {job.settings[key]} now")

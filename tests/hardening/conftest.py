@@ -10,8 +10,8 @@ import pytest
 
 import hamcmc
 from hamcmc.factorization import predict
-from hamcmc.factorization import run as runs
-from tests.factorization.runs import make_ratings
+from hamcmc.factorization import ratings as files
+from tests.factorization.runs import make_draws, make_ratings, make_run
 
 
 class ARun(NamedTuple):
@@ -64,10 +64,11 @@ def whole_run(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def whole_factorization(tmp_path_factory):
-    path = tmp_path_factory.mktemp("whole") / "run"
-    ratings = make_ratings(np.random.default_rng(0), 12, 9)
-    runs.factorize(ratings, path, rank=2, samples=3, burn_in=1, steps=2, blocks=2, progress=False, threads=1)
-    return path
+    rng = np.random.default_rng(0)
+    ratings = make_ratings(rng, 12, 9)
+    meta = {"status": "complete", "draws": 3, "iteration": 3, "seconds": 0.1, "gradients": 9}
+    draws, checksum = make_draws(rng, 12, 9, draws=3), files.checksum(ratings)
+    return make_run(tmp_path_factory.mktemp("whole"), ratings, draws, meta=meta, data_checksum=checksum)
 
 
 @pytest.fixture

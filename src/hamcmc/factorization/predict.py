@@ -219,11 +219,16 @@ def load(run: str | os.PathLike) -> Factorization:
         raise RunError(f"{run} is not a factorization: it was not made by 'hamcmc factorize'")
     if not (run / "draws.zarr").exists():
         raise RunError(f"{run} has no draws yet")
-    require(settings, run, KINDS)
+    require(settings, run / "run.json", KINDS)
+    numbers = [settings["global_mean"], *settings["rating_range"]]
+    if len(numbers) != 3 or not all(isinstance(n, int | float) and abs(n) < 1e38 for n in numbers):
+        raise RunError(f"{run / 'run.json'} is damaged: ratings from {settings['rating_range']}")
     try:
         ratings = ratings_files.load(run / "ratings")
     except RatingsError as error:
         raise RunError(str(error)) from error
+    if settings.get("data_checksum", "") not in ("", ratings_files.checksum(ratings)):
+        raise RunError(f"{run / 'ratings'} is damaged: its checksum is not the one in run.json")
     biases = BIASES if settings["model"] == "full" else ()
     names = ("W", "H", *SMALL, *biases, *(f"{b}_{p}" for b in biases for p in ("mean", "precision")))
     root = open_store(run / "draws.zarr", [Array("posterior", n, (), "") for n in names], 1, "r")

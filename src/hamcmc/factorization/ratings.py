@@ -1,5 +1,6 @@
 """Ratings: read from a file, checked, numbered, split into training and test, and kept on disk for runs."""
 
+import contextlib
 import csv
 import gzip
 import hashlib
@@ -85,10 +86,14 @@ def read(
     Raises:
         RatingsError: with file and line, where something is wrong with the file.
     """
+    _check.one_of("duplicates", duplicates, DUPLICATES)
+    with _parsing(path):
+        return _read(_Source(Path(path), {"user": user, "item": item, "rating": rating}), duplicates)
+
+
+def _read(source: "_Source", duplicates: str) -> Ratings:
     import polars as pl
 
-    _check.one_of("duplicates", duplicates, DUPLICATES)
-    source = _Source(Path(path), {"user": user, "item": item, "rating": rating})
     frame = source.table()
     number = pl.col("rating").cast(pl.Float64, strict=False).cast(pl.Float32, strict=False, wrap_numerical=False)
     frame = frame.with_columns(number.alias("value"))
@@ -110,8 +115,21 @@ def read_pairs(
     path: str | os.PathLike, *, user: str | None = None, item: str | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Users and items of a file with pairs to predict, in its order; the rules are those of :func:`read`."""
-    frame = _Source(Path(path), {"user": user, "item": item}).table()
-    return frame["user"].to_numpy().astype(str), frame["item"].to_numpy().astype(str)
+    with _parsing(path):
+        frame = _Source(Path(path), {"user": user, "item": item}).table()
+        return frame["user"].to_numpy().astype(str), frame["item"].to_numpy().astype(str)
+
+
+@contextlib.contextmanager
+def _parsing(path: str | os.PathLike) -> Iterator[None]:
+    """Whatever polars or a decompressor says of a file, as an error of ours."""
+    import polars as pl
+
+    with reading(path, "cannot be read", RatingsError):
+        try:
+            yield
+        except pl.exceptions.PanicException as error:  # which is no Exception
+            raise ValueError(_first_line(error)) from None
 
 
 def _what_is_wrong_with(rating: Any) -> str:
@@ -316,7 +334,7 @@ class _Source:
         return RatingsError(f"{self.path} cannot be read: {_first_line(error)}")
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
 
 
