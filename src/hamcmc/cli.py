@@ -7,6 +7,7 @@ import contextlib
 import json
 import shutil
 import sys
+import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -254,6 +255,24 @@ def report(
     with reporting():
         write = factorization.write if read_settings(run).get("kind") == "factorization" else write_report
         screen.print(f"Wrote {write(run, out)}", highlight=False, soft_wrap=True)
+
+
+@app.command(epilog="[bold]Example[/bold]\n\nhamcmc watch run --port 9000")
+def watch(
+    run: Run,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 8765,
+    browser: Annotated[bool, typer.Option("--open/--no-open", help="Open a browser.")] = True,
+) -> None:
+    """Show the report of a run in a browser on this machine, live while the run goes on. Nothing is written."""
+    from hamcmc.report.watch import Server
+
+    with reporting(), Server(run, port) as server:
+        screen.print(f"{run} is at {server.url} until Ctrl-C", highlight=False, soft_wrap=True)
+        if browser:
+            webbrowser.open(server.url)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+        screen.print("Stopped watching; the run is not touched.", highlight=False)
 
 
 @app.command(epilog="[bold]Example[/bold]\n\nhamcmc demo --out demo")

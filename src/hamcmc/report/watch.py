@@ -1,0 +1,212 @@
+"""The page of a run while it goes on, served to this machine alone. The run's directory is only ever read."""
+
+import contextlib
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping
+from html import escape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from hamcmc.record import RunError, read_checkpoint, read_settings
+from hamcmc.report import factorization, frame, page
+from hamcmc.report.frame import duration
+from hamcmc.result import Result
+
+HOST = "127.0.0.1"
+FILES = ("run.json", "checkpoint", "events.jsonl")
+FRESH = 10.0  # seconds after a write in which the run is taken to go on
+PATIENCE = 120.0  # seconds without a write after which a run is called stalled
+POLICIES = {
+    "Cache-Control": "no-store",
+    "Content-Type": "text/html; charset=utf-8",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class Watched:
+    """A run that is looked at again and again; what it has written is read anew only when it has changed."""
+
+    def __init__(self, run: Path):
+        read_settings(run)  # raises where there is no run
+        self.run = run
+        self._lock = threading.Lock()
+        self._page, self._shown, self._build = "", "", 0.0
+        self._meta: dict[str, Any] = {}
+        self._read, self._saved, self._gap = "", 0.0, 0.0
+
+    def page(self) -> str:
+        """The report as it is now, with a script that asks for news."""
+        with self._lock:  # one at a time: a large run takes a while
+            version = self.version()
+            if version != self._shown:
+                began = time.monotonic()
+                self._page = self._report(self.progress(version))
+                self._shown, self._build = version, time.monotonic() - began
+            return self._page
+
+    def _report(self, progress: str) -> str:
+        try:
+            if read_settings(self.run).get("kind") == "factorization":
+                return factorization.page(self.run, progress)
+            return page.page(Result.open(self.run), self.run, progress)
+        except Exception as error:  # a run that is just beginning, or being replaced; the next look may succeed
+            said = frame.at_a_glance([], [f"Nothing can be shown yet: {error}"])
+            return frame.document(self.run.resolve().name, progress, said, {}, "", live=True)
+
+    def version(self) -> str:
+        """Another one whenever the run has written something."""
+        return " ".join(f"{s.st_mtime_ns:x}.{s.st_size:x}" if s else "-" for s in map(self._stat, FILES))
+
+    def _stat(self, name: str) -> os.stat_result | None:
+        with contextlib.suppress(OSError):
+            return (self.run / name).stat()
+        return None
+
+    def progress(self, version: str | None = None) -> str:
+        """How the run stands, as the top of the page."""
+        version = version or self.version()
+        try:
+            settings, meta = read_settings(self.run), self._counters()
+        except (RunError, OSError) as error:
+            return self._block(version, frame.status("unreadable", "bad", "", escape(str(error))), None, 5.0)
+        total, done = page.iterations(settings), int(meta.get("iteration", 0))
+        where, status, quiet = f"iteration {done:,} of {total:,}", meta.get("status"), self._quiet()
+        wait = max(1.0, 5 * self._build)
+        if status == "complete":
+            return self._block(version, frame.status("complete", "good", f"{total:,} iterations"), None, 5.0)
+        if status == "failed":
+            message = escape(str(meta.get("message", "no message")))
+            return self._block(version, frame.status("failed", "bad", where, message), (done, total), 5.0)
+        held = quiet < FRESH or being_written(self.run)
+        if held is False:
+            message = f"No process writes this run. <code>hamcmc resume {escape(str(self.run))}</code> continues it."
+            return self._block(version, frame.status("stopped", "warn", where, message), (done, total), wait)
+        if quiet > max(PATIENCE, 4 * self._gap):
+            message = f"Nothing has been written for {duration(quiet)}."
+            return self._block(version, frame.status("stalled", "warn", where, message), (done, total), wait)
+        if done and meta.get("seconds"):
+            left = max(0.0, meta["seconds"] / done * (total - done) - quiet)
+            where += f", about {duration(round(left) or 1)} left"
+        where += f"; written {duration(max(1, round(quiet)))} ago"
+        return self._block(version, frame.status("running", "live", where), (done, total), wait)
+
+    def _block(self, version: str, said: str, done: tuple[int, int] | None, wait: float) -> str:
+        bar = f'<progress value="{done[0]}" max="{done[1]}" aria-label="Iterations done"></progress>' if done else ""
+        return f'<div id="progress" data-version="{version}" data-wait="{wait:.3g}">{said}{bar}</div>'
+
+    def _counters(self) -> Mapping[str, Any]:
+        """What the last checkpoint says, and of a factorization the last line of its log, which is newer."""
+        saved = self._stat("checkpoint")
+        read = f"{saved.st_mtime_ns}.{saved.st_size}" if saved else ""
+        if read != self._read:
+            checkpoint = read_checkpoint(self.run)
+            self._meta, self._read = checkpoint.meta if checkpoint else {}, read
+            if saved:
+                self._gap = max(self._gap, saved.st_mtime - self._saved if self._saved else 0.0)
+                self._saved = saved.st_mtime
+        if self._meta.get("status") != "running":
+            return self._meta
+        return self._meta | {k: v for k, v in last_progress(self.run).items() if k in ("iteration", "seconds")}
+
+    def _quiet(self) -> float:
+        """Seconds since the run wrote anything."""
+        return max(0.0, time.time() - max((s.st_mtime for s in map(self._stat, FILES) if s), default=0.0))
+
+
+def last_progress(run: Path) -> dict[str, Any]:
+    """The newest line about an iteration in a run's log; empty if there is none."""
+    with contextlib.suppress(OSError), open(run / "events.jsonl", "rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - 2**14))
+        for line in reversed(log.read().splitlines()):
+            with contextlib.suppress(ValueError):
+                event = json.loads(line)
+                if isinstance(event, dict) and event.get("event") == "progress":
+                    return event
+    return {}
+
+
+def being_written(run: Path) -> bool | None:
+    """Whether a process holds the run's lock; None where the file system has no locks."""
+    try:
+        directory = os.open(run, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB)  # let go at once, below
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(directory)
+    return False
+
+
+class Server(ThreadingHTTPServer):
+    """Serves the page at ``/`` and its top at ``/progress``, and nothing else, to this machine."""
+
+    daemon_threads = True
+
+    def __init__(self, run: str | os.PathLike, port: int):
+        self.watched = Watched(Path(run))
+        try:
+            super().__init__((HOST, port), Handler)
+        except OSError as error:
+            raise RunError(
+                f"port {port} cannot be used: {error.strerror or error}. Choose another with --port, or 0 for any"
+            ) from error
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"http://{HOST}:{self.server_port}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that went away is no error."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers GET and HEAD for the two paths."""
+
+    server_version, sys_version = "hamcmc", ""
+    timeout = 10
+
+    def do_GET(self) -> None:
+        """Answer with a page or a reason why not."""
+        assert isinstance(self.server, Server)
+        watched, port = self.server.watched, self.server.server_port
+        paths = {"/": watched.page, "/progress": watched.progress}
+        # A name that resolves to this machine, but is another site's, would let that site read the page.
+        if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
+            self._answer(421, "This server answers to its own address only.")
+        elif self.path not in paths:
+            self._answer(404, "There is nothing here.")
+        else:
+            self._answer(200, paths[self.path]())
+
+    do_HEAD = do_GET
+
+    def _refuse(self) -> None:
+        self._answer(405, "This server only shows.", Allow="GET, HEAD")
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse
+
+    def _answer(self, status: int, html: str, **headers: str) -> None:
+        body = html.encode()
+        self.send_response(status)
+        for name, value in (POLICIES | headers | {"Content-Length": str(len(body))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: the terminal is the user's."""
