@@ -18,6 +18,7 @@ from hamcmc.samplers.base import Sampler
 
 PyTree = Any
 VISIT_FLOPS = 5e8  # work between two visits of the host: well under a second
+RESERVED = ("", ".", "..", "zarr.json", "chain", "draw")
 STEP_FLOPS = 5e3  # a step costs this much however small it is
 
 
@@ -80,8 +81,9 @@ def parameters(init: Any, key: jax.Array) -> PyTree:
     names = set()
     for path, leaf in tree_leaves_with_path(given):
         name, array = name_of(path), np.asarray(leaf)
-        if name in names or name in ("chain", "draw") or "/" in name:
-            raise ValueError(f"parameter {name} must have a name of its own, without '/', other than chain and draw")
+        if name in names or name in RESERVED or "/" in name or not name.isprintable():  # draws go to files so named
+            taken = ", ".join(n for n in RESERVED if n)
+            raise ValueError(f"parameter {name} must have a name of its own, without '/', other than {taken}")
         names.add(name)
         if array.dtype.kind != "f":
             raise ValueError(f"parameter {name} must be floating point, got {array.dtype} in init")

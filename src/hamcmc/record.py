@@ -116,9 +116,12 @@ class Directory:
 def check_free(path: Path, *, overwrite: bool) -> None:
     """Raise if a new run may not be written there."""
     exists = f"{path} exists already: choose another directory, resume it, or overwrite it (--overwrite)"
-    if path.exists() and not path.is_dir():
-        raise RunError(exists)
-    found = {file.name for file in path.iterdir()} if path.exists() else set()
+    with guard_disk(path):
+        if path.is_symlink() and not path.exists():
+            raise RunError(f"{path} is a link to nowhere: choose another directory")
+        if path.exists() and not path.is_dir():
+            raise RunError(exists)
+        found = {file.name for file in path.iterdir()} if path.exists() else set()
     found -= {"run.json.partial"}  # of a start that was killed
     if found and not overwrite:
         raise RunError(exists)

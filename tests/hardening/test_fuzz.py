@@ -292,3 +292,21 @@ def test_many_factorizations(a_factorization):
     fuzz_run(a_factorization, 1, 3_000)
     a_factorization.mend()
     fuzz_settings(a_factorization, 1, 3_000)
+
+
+def test_a_recording_that_its_decoder_gives_up_on(tmp_path):
+    """A FLAC file of unknown length, where only the decoder can tell that something is missing."""
+    path = tmp_path / "x.flac"
+    sf.write(path, 0.1 * np.random.default_rng(0).standard_normal(40_000), 8000, "PCM_16")
+    content = bytearray(path.read_bytes())
+    content[21] &= 0xF0  # 36 bits of the header are the number of samples; 0 stands for unknown
+    content[22:26] = bytes(4)
+    path.write_bytes(content)
+    assert not audio.info(path).truncated
+    half = len(content) // 2
+    content[half : half + 200] = bytes(200)
+    path.write_bytes(content)
+    found, pieces = read_audio(path)
+    assert found.truncated
+    assert 0 < found.frames < 30_000
+    check_audio((found, pieces))
