@@ -1,0 +1,107 @@
+"""Any run as ArviZ's InferenceData, by one call."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hamcmc.interop.numpyro import NumpyroPosterior
+from hamcmc.potential import Posterior, name_of
+from hamcmc.record import Array, open_store, read_settings
+from hamcmc.result import Result, arviz
+
+PyTree = Any
+DIMENSIONS = {  # of a factorization
+    "W": ["user", "factor"],
+    "H": ["item", "factor"],
+    "row_bias": ["user"],
+    "column_bias": ["item"],
+    **{name: ["factor"] for name in ("W_mean", "W_precision", "H_mean", "H_precision")},
+}
+
+
+def to_arviz(run: Result | str | os.PathLike, posterior: Posterior | None = None, *, log_likelihood: bool = False):
+    """The draws of a run as an ArviZ ``InferenceData``, with as many groups as can be told.
+
+    A run is what :func:`hamcmc.sample` returned, or a directory: one of :func:`hamcmc.sample` or ``hamcmc sample``, or
+    of a factorization, whose draws then have the ids of users and items. ``arviz.summary``, ``arviz.plot_trace`` and
+    all others take the result.
+
+    Args:
+        run: a result or the path of a run's directory, complete or not.
+        posterior: of the run. Its data become ``constant_data``. Of a NumPyro model
+            (:func:`hamcmc.interop.from_numpyro`), observed sites become ``observed_data``, and deterministic sites
+            stand beside the draws.
+        log_likelihood: add that of each datum at each draw, for ``arviz.loo``; it takes room for draws × data.
+    """
+    if not isinstance(run, Result):
+        path, settings = Path(run), read_settings(Path(run))
+        if settings.get("kind") == "factorization":
+            return _factorization(path)
+        run = Result.open(path)
+    data = run.to_arviz()
+    if posterior is None:
+        if log_likelihood:
+            raise ValueError("log_likelihood needs the posterior of the run")
+        return data
+    groups = {}
+    draws = {str(n): jnp.asarray(x.values) for n, x in data["posterior"].items()}
+    if isinstance(posterior, NumpyroPosterior):
+        more = arviz().from_dict(posterior=_host(posterior.deterministic(draws)) or draws)
+        data["posterior"].update(more["posterior"])
+        groups["observed_data"] = _host(posterior.observations())
+    elif posterior.data is not None:
+        groups["constant_data"] = _named(posterior.data)
+    if log_likelihood:
+        groups["log_likelihood"] = {"log_likelihood": np.asarray(_log_likelihood(posterior, draws))}
+    data.extend(arviz().from_dict(**groups))
+    return data
+
+
+def _factorization(path: Path):
+    from hamcmc.factorization.predict import load
+
+    model = load(path)
+    arrays = [Array(**a) for a in model.settings["arrays"] if a["group"] == "posterior"]
+    root = open_store(path / "draws.zarr", arrays, model.draws, "r")
+    draws = {a.name: np.asarray(root[f"posterior/{a.name}"][:, : model.draws]) for a in arrays}
+    ids = {"user": np.asarray(model.ratings.users), "item": np.asarray(model.ratings.items)}
+    dims = {n: d for n, d in DIMENSIONS.items() if n in draws}
+    return arviz().from_dict(posterior=draws, coords=ids, dims=dims, attrs={"inference_library": "hamcmc"})
+
+
+def _host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {n: np.asarray(x) for n, x in arrays.items()}
+
+
+def _named(tree: PyTree) -> dict[str, np.ndarray]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {name_of(path) if path else "data": np.asarray(x) for path, x in leaves}
+
+
+def _log_likelihood(posterior: Posterior, draws: dict[str, Any]) -> Any:
+    """(chain, draw, datum)."""
+    if posterior.log_likelihood is None:
+        raise ValueError("log_likelihood: this posterior has no data")
+    data = jax.tree.map(jnp.asarray, posterior.data)
+    each = jax.vmap(posterior.log_likelihood, (None, 0))
+    one = lambda theta: each(theta, data)
+    return jax.jit(jax.vmap(jax.vmap(one)))(_parameters(draws))
+
+
+def _parameters(draws: dict[str, Any]) -> PyTree:
+    """Draws in the form of the parameters: dicts, nested where names have dots; a bare array is called theta."""
+    if set(draws) == {"theta"}:
+        return draws["theta"]
+    nested: dict[str, Any] = {}
+    for name, x in draws.items():
+        *folders, last = name.split(".")
+        place = nested
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[last] = x
+    return nested
