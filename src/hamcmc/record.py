@@ -208,7 +208,10 @@ def decode(content: bytes, name: str) -> Checkpoint:
             if any(m.compress_type != ZIP_STORED for m in members.infolist()):
                 raise ValueError("its arrays are compressed")
         with np.load(io.BytesIO(arrays), allow_pickle=False) as loaded:
-            return Checkpoint(meta, dict(loaded))
+            found = dict(loaded)
+        if not all(isinstance(array, np.ndarray) for array in found.values()):
+            raise ValueError("it has something else than arrays")
+        return Checkpoint(meta, found)
 
 
 class Draws:

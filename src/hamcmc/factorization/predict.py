@@ -65,7 +65,7 @@ class Factorization:
             raise RunError("the run has no draws yet: they come after its burn-in")
         full = settings["model"] == "full"
         names = [*SMALL, *(f"{b}_{p}" for b in BIASES for p in ("mean", "precision") if full)]
-        self.hyper = {n: self._flat(np.asarray(root[f"posterior/{n}"][:, : self.draws])) for n in names}
+        self.hyper = {n: self._flat(there(root[f"posterior/{n}"][:, : self.draws])) for n in names}
         self._biases = BIASES if full else ()
         self._arrays = {n: root[f"posterior/{n}"] for n in ("W", "H", *self._biases)}  # to look one up takes a while
 
@@ -203,12 +203,20 @@ class Factorization:
         array = self._arrays[name]
         with reading(f"{name} in {getattr(array.store, 'root', 'memory')}"):
             if 4 * len(wanted) > array.shape[2]:  # picking from the store is slower than from memory
-                return self._flat(np.asarray(array[:, start:stop]))[:, wanted]
-            return self._flat(np.asarray(array.oindex[slice(None), slice(start, stop), wanted]))
+                return self._flat(there(array[:, start:stop]))[:, wanted]
+            return self._flat(there(array.oindex[slice(None), slice(start, stop), wanted]))
 
     def _flat(self, x: np.ndarray) -> np.ndarray:
         """(chain, draw, …) as (draw · chain, …)."""
         return np.moveaxis(x, 0, 1).reshape(-1, *x.shape[2:])
+
+
+def there(x: Any) -> np.ndarray:
+    """What was read from a store, all of which must be there: what is missing would read as NaN."""
+    found = np.asarray(x)
+    if not np.isfinite(found).all():
+        raise ValueError("some draws are missing")
+    return found
 
 
 def load(run: str | os.PathLike) -> Factorization:
