@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint release bench reproduce docs clean
+.PHONY: demo test test-slow test-browser lint release bench reproduce docs clean
 
 demo: .venv/installed
 	$(BIN)/hamcmc demo --out demo
@@ -14,6 +14,9 @@ test: .venv/installed-test
 
 test-slow: .venv/installed-test
 	$(BIN)/pytest -m slow
+
+test-browser: .venv/installed-test  # fails where make test skips, for want of a Chromium
+	HAMCMC_BROWSER=required $(BIN)/pytest tests/report/test_browser.py
 
 lint: .venv/installed-test
 	$(BIN)/ruff check src tests benchmarks tools
@@ -30,6 +33,7 @@ reproduce: .venv/installed
 	for name in fig1 fig2 fig3 fig4 fig5 scale theorem proposition bias; do $(BIN)/hamcmc reproduce $$name || exit 1; done
 
 docs: .venv/installed-docs
+	$(BIN)/python docs/figures.py
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
 

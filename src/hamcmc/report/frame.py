@@ -35,12 +35,11 @@ def document(
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy(script, live)}">'
         f'<title>{escape(title)} – hamcmc report</title><link rel="icon" href="data:,">'
-        f"<style>{style}</style><noscript><style>.box {{ display: none }} figure img {{ display: block }}</style>"
-        f"</noscript></head>\n<body{' data-live=1' if live else ''}>"
+        f"<style>{style}</style></head>\n<body{' data-live=1' if live else ''}>"
         f'<a class="skip" href="#main">To the numbers</a><header><h1>{escape(title)}</h1>{top}'
         f'<nav aria-label="Sections">{links}</nav></header>\n'
-        f'<main id="main" tabindex="-1">{glance}<noscript><p class="message warn">Scripts are off: curves are not '
-        f"drawn. All tables are here.</p></noscript>{body}</main>\n"
+        f'<main id="main" tabindex="-1">{glance}<p class="message warn scriptless">Scripts are off: curves are '
+        f"not drawn. All tables are here.</p>{body}</main>\n"
         f"<footer>Written on {written} by hamcmc {escape(version)}.</footer>"
         f"<script>{script}</script></body></html>\n"
     )

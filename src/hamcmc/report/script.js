@@ -106,7 +106,7 @@ class Plot {
 
   redraw() {
     this.stale = true;
-    if (this.seen && !this.waiting) {
+    if ((this.seen || this.cursor) && !this.waiting) {
       this.waiting = true;
       requestAnimationFrame(() => { this.waiting = false; this.draw(); });
     }
@@ -332,6 +332,7 @@ class Plot {
   // --- reading values ---
 
   point(event) {
+    if (this.stale) this.draw(); // places come from the drawing
     const x = event.offsetX, y = event.offsetY;
     if (this.cells) {
       const { k, cell } = this.cells, { size, left: l } = cell(0, 0), step = cell(0, 1 % k).left - l || size;
@@ -358,6 +359,7 @@ class Plot {
     const [dx, dy] = steps[event.key].map((s) => s * (event.shiftKey ? 10 : 1));
     if (dy && !this.cells && !this.spec.image) return; // scrolls the page
     event.preventDefault();
+    if (this.stale) this.draw();
     const clamp = (v, a, b) => Math.min(b, Math.max(a, v));
     if (this.cells) {
       const { i, j } = this.cursor || { i: 0, j: 0 }, last = this.cells.k - 1;
@@ -538,6 +540,7 @@ function setUp() {
   press();
 }
 
+document.documentElement.classList.add("script");
 setUp();
 
 // --- while a run goes on: take over what is new, and leave alone what the reader has opened, hidden or pointed at ---
