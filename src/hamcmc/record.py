@@ -254,11 +254,14 @@ class Draws:
         """Write all that is pending."""
         if not self.pending:
             return
+        import zarr
+
         end = self.written + self.pending
         for a in self.arrays:
             key = f"{a.group}/{a.name}"
             block = np.concatenate([b[key] for b in self._buffer])
-            with guard_disk(self.path):
+            # A chunk of zeros is written like any other: one that is not there was lost.
+            with guard_disk(self.path), zarr.config.set({"array.write_empty_chunks": True}):
                 self.root[key][:, self.written : end] = np.moveaxis(block, 0, 1)
         self._buffer, self.written, self.pending = [], end, 0
 
@@ -299,7 +302,17 @@ def _check_stored(stored: Any, a: Array, draws: int) -> int:
         raise ValueError(f"{a.name} has {stored.dtype}, encoded by {', '.join(sorted(codecs))}")
     if a.dtype and (stored.dtype != a.dtype or stored.shape[2:] != tuple(a.shape)):
         raise ValueError(f"{a.name} has {stored.dtype}{stored.shape[2:]} where {a.dtype}{tuple(a.shape)} belongs")
+    if 0 not in stored.shape:
+        _check_chunks(stored, draws)
     return stored.shape[0]
+
+
+def _check_chunks(stored: Any, draws: int) -> None:
+    """Raise if a file with draws is missing, which would read as NaN or 0."""
+    folder = Path(getattr(stored.store, "root", ""), stored.path)
+    for i in range(-(-draws // stored.chunks[1])):
+        if not folder.joinpath("c", "0", str(i), *("0" for _ in stored.shape[2:])).exists():
+            raise ValueError(f"{stored.basename} has no chunk {i}")
 
 
 def _remove_tree(path: Path) -> None:

@@ -61,8 +61,10 @@ class Factorization:
         noise = np.asarray(root["posterior/noise_precision"][:, : meta.get("draws")])
         self.chains = len(noise)
         self.draws = int(np.argmin(np.append(np.isfinite(noise).all(axis=0), False)))  # the others are still to come
+        if self.draws < meta.get("draws", 0):
+            raise RunError(f"{root.store.root} is damaged: it has {self.draws} draws of {meta['draws']}")
         if not self.draws:
-            raise RunError("the run has no draws yet: they come after its burn-in")
+            raise RunError(f"{root.store.root} has no draws yet: they come after its burn-in")
         full = settings["model"] == "full"
         names = [*SMALL, *(f"{b}_{p}" for b in BIASES for p in ("mean", "precision") if full)]
         self.hyper = {n: self._flat(there(root[f"posterior/{n}"][:, : self.draws])) for n in names}
@@ -239,7 +241,8 @@ def load(run: str | os.PathLike) -> Factorization:
         raise RunError(f"{run / 'ratings'} is damaged: its checksum is not the one in run.json")
     biases = BIASES if settings["model"] == "full" else ()
     names = ("W", "H", *SMALL, *biases, *(f"{b}_{p}" for b in biases for p in ("mean", "precision")))
-    root = open_store(run / "draws.zarr", [Array("posterior", n, (), "") for n in names], 1, "r")
+    written = checkpoint.meta.get("draws", 0) if checkpoint else 0
+    root = open_store(run / "draws.zarr", [Array("posterior", n, (), "") for n in names], written, "r")
     for name, ids in (("W", ratings.users), ("H", ratings.items)):
         shape = root[f"posterior/{name}"].shape[2:]
         if shape != (len(ids), settings["rank"]):
