@@ -147,6 +147,7 @@ def plot(page: Page, label: str):
 
 def values(figure) -> dict[str, str]:
     """The rows beside the cursor."""
+    expect(figure.locator(".tip")).to_be_visible()
     rows = figure.locator(".tip div")
     return dict(zip(rows.locator("span").all_inner_texts(), rows.locator("b").all_inner_texts()))
 
@@ -217,11 +218,12 @@ def test_the_pointer_reads_the_picture(visit, pages):
     canvas.focus()
     page.keyboard.press("End")
     tip = figure.locator(".tip")
+    expect(tip).to_contain_text("4 seconds")
     assert re.fullmatch(r"4 seconds, 2 kHz−?[\d.]+ dB( or less)?", tip.inner_text().replace("\n", ""))
     page.keyboard.press("Home")
     page.keyboard.press("ArrowUp")
     expect(tip.locator("strong")).to_have_text("0 seconds, 2.08 kHz")
-    assert "or less" in tip.inner_text()  # silence
+    expect(tip).to_contain_text("or less")  # silence
 
 
 def test_keys(visit):

@@ -102,6 +102,23 @@ def test_an_unchanged_run_is_not_read_again(growing, serve, monkeypatch):
     assert "iteration 50" in ask(server, "/progress")[1]
 
 
+def test_a_page_that_takes_a_while_is_followed_by_a_rest(growing):
+    growing.grow(50)
+    watched = watch.Watched(growing.path)
+    version = lambda: re.search(r'data-version="([^"]+)"', watched.progress())[1]
+    watched.page()
+    watched._rest = time.monotonic() + 100
+    before = version()
+    growing.grow(50)
+    assert "iteration 100" in watched.progress()
+    assert version() == before
+    watched._rest = 0.0
+    assert version() != before
+    watched._rest = time.monotonic() + 100
+    growing.grow(300, "complete")
+    assert version() == watched.version()  # nothing to wait for
+
+
 def test_failed_stopped_stalled(growing, serve):
     server = serve(growing.path)
     growing.grow(10)

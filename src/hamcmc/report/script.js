@@ -566,21 +566,29 @@ async function follow() {
     if (!answer.ok) throw new Error(answer.statusText);
     return new DOMParser().parseFromString(await answer.text(), "text/html");
   };
-  let shown = document.getElementById("progress").dataset.version;
+  const progress = () => document.getElementById("progress");
+  let shown = progress().dataset.version, busy = false;
+  const refresh = async () => {
+    busy = true; // a large run's page takes a while; its progress goes on meanwhile
+    try {
+      const page = await get("./"), top = page.getElementById("progress");
+      shown = top.dataset.version;
+      top.replaceWith(page.importNode(progress(), true));
+      for (const part of ["header", "main", "footer"]) morph(document.querySelector(part), page.querySelector(part));
+      setUp();
+    } finally {
+      busy = false;
+    }
+  };
   for (;;) {
-    const progress = document.getElementById("progress");
-    await new Promise((resume) => setTimeout(resume, 1000 * progress.dataset.wait));
+    await new Promise((then) => setTimeout(then, 1000));
     if (document.hidden) continue;
     try {
-      morph(progress, (await get("progress")).getElementById("progress"));
-      if (progress.dataset.version === shown) continue;
-      const page = await get("./");
-      for (const part of ["header", "main", "footer"]) morph(document.querySelector(part), page.querySelector(part));
-      shown = document.getElementById("progress").dataset.version;
-      setUp();
+      morph(progress(), (await get("progress")).getElementById("progress"));
+      if (progress().dataset.version !== shown && !busy) refresh().catch(() => {});
     } catch {
-      progress.querySelector(".message")?.remove();
-      progress.append(make("p", { class: "message warn" }, "hamcmc watch does not answer: this page shows what it said last."));
+      progress().querySelector(".message")?.remove();
+      progress().append(make("p", { class: "message warn" }, "hamcmc watch does not answer: this page shows what it said last."));
     }
   }
 }

@@ -38,7 +38,7 @@ class Watched:
         read_settings(run)  # raises where there is no run
         self.run = run
         self._lock = threading.Lock()
-        self._page, self._shown, self._build = "", "", 0.0
+        self._page, self._shown, self._rest = "", "", 0.0
         self._meta: dict[str, Any] = {}
         self._read, self._saved, self._gap = "", 0.0, 0.0
 
@@ -47,9 +47,9 @@ class Watched:
         with self._lock:  # one at a time: a large run takes a while
             version = self.version()
             if version != self._shown:
-                began = time.monotonic()
+                began = time.thread_time()
                 self._page = self._report(self.progress(version))
-                self._shown, self._build = version, time.monotonic() - began
+                self._shown, self._rest = version, time.monotonic() + 3 * (time.thread_time() - began)
             return self._page
 
     def _report(self, progress: str) -> str:
@@ -72,35 +72,37 @@ class Watched:
 
     def progress(self, version: str | None = None) -> str:
         """How the run stands, as the top of the page."""
-        version = version or self.version()
         try:
             settings, meta = read_settings(self.run), self._counters()
         except (RunError, OSError) as error:
-            return self._block(version, frame.status("unreadable", "bad", "", escape(str(error))), None, 5.0)
+            return self._block(version or self.version(), frame.status("unreadable", "bad", "", escape(str(error))))
+        if version is None:
+            # No news for a while after a page that took a while: a run that goes on needs the machine.
+            resting = time.monotonic() < self._rest and meta.get("status") == "running"
+            version = self._shown if resting else self.version()
         total, done = page.iterations(settings), int(meta.get("iteration", 0))
         where, status, quiet = f"iteration {done:,} of {total:,}", meta.get("status"), self._quiet()
-        wait = max(1.0, 3 * self._build)  # so that looking takes a small share of the machine
         if status == "complete":
-            return self._block(version, frame.status("complete", "good", f"{total:,} iterations"), None, 5.0)
+            return self._block(version, frame.status("complete", "good", f"{total:,} iterations"))
         if status == "failed":
             message = escape(str(meta.get("message", "no message")))
-            return self._block(version, frame.status("failed", "bad", where, message), (done, total), 5.0)
+            return self._block(version, frame.status("failed", "bad", where, message), (done, total))
         held = quiet < FRESH or being_written(self.run)
         if held is False:
             message = f"No process writes this run. <code>hamcmc resume {escape(str(self.run))}</code> continues it."
-            return self._block(version, frame.status("stopped", "warn", where, message), (done, total), wait)
+            return self._block(version, frame.status("stopped", "warn", where, message), (done, total))
         if quiet > max(PATIENCE, 4 * self._gap):
             message = f"Nothing has been written for {duration(quiet)}."
-            return self._block(version, frame.status("stalled", "warn", where, message), (done, total), wait)
+            return self._block(version, frame.status("stalled", "warn", where, message), (done, total))
         if done and meta.get("seconds"):
             left = max(0.0, meta["seconds"] / done * (total - done) - quiet)
             where += f", about {duration(round(left) or 1)} left"
         where += f"; written {duration(max(1, round(quiet)))} ago"
-        return self._block(version, frame.status("running", "live", where), (done, total), wait)
+        return self._block(version, frame.status("running", "live", where), (done, total))
 
-    def _block(self, version: str, said: str, done: tuple[int, int] | None, wait: float) -> str:
+    def _block(self, version: str, said: str, done: tuple[int, int] | None = None) -> str:
         bar = f'<progress value="{done[0]}" max="{done[1]}" aria-label="Iterations done"></progress>' if done else ""
-        return f'<div id="progress" data-version="{version}" data-wait="{wait:.3g}">{said}{bar}</div>'
+        return f'<div id="progress" data-version="{version}">{said}{bar}</div>'
 
     def _counters(self) -> Mapping[str, Any]:
         """What the last checkpoint says, and of a factorization the last line of its log, which is newer."""
