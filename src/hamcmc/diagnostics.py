@@ -138,7 +138,7 @@ def weighted_quantiles(x: np.ndarray, w: np.ndarray, q: Sequence[float]) -> np.n
     """Quantiles by linear interpolation; a draw stands at the middle of its weight (equal weights: Hazen's)."""
     if x.size == 0:
         return np.full(len(q), np.nan)
-    order = np.argsort(x, axis=None)
+    order = np.lexsort((w.ravel(), x.ravel()))  # of equal draws the lighter first: in whichever order chains come
     x, w = x.ravel()[order], w.ravel()[order]
     return np.interp(q, (np.cumsum(w) - w / 2) / np.sum(w), x)
 
