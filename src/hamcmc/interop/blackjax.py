@@ -52,7 +52,7 @@ def to_blackjax(
         posterior: where minibatches are taken from.
         step_size: a number, or a function of the step's number; ε is the drift's factor, 2ε the noise's variance.
         batch_size: data per minibatch; None for all of them.
-        replace: draw minibatches with replacement, or walk through random permutations.
+        replace: draw minibatches with replacement, or walk through random permutations, the same in every chain.
     """
     with needs("BlackJAX", "blackjax"):
         from blackjax import SamplingAlgorithm

@@ -75,16 +75,12 @@ class NumpyroPosterior(Posterior):
             )
         if not self.observed:
             raise ValueError("no observed site has one entry per datum")
-        for name in self.observed:
-            plates = {plate.name: plate.size for plate in one[name]["cond_indep_stack"]}
-            own = [p.name for p in two[name]["cond_indep_stack"] if p.size == plates[p.name] == self._arguments.size]
-            if own and len(own) == len(plates):
-                raise ValueError(f"plate {own[0]} has a size of its own; take it from the data, as in x.shape[0]")
+        _check_plates([one[n] for n in self.observed], self._arguments.size)
         self._deterministic = [n for n in full if full[n]["type"] == "deterministic" and n not in grows]
 
         row = lambda i: jax.tree.map(lambda x: jnp.asarray(x[i : i + 1]), data)
         supports = self._arguments.supports(self.latent)
-        first, last = (supports(jax.random.key(i), row(i)) for i in (0, self._arguments.size - 1))
+        first, last = (supports(jax.random.key(k), row(i)) for k, i in enumerate((0, self._arguments.size - 1)))
         for name in self.latent:
             if not _same(first[name], last[name]):
                 raise ValueError(f"site {name}: its support depends on other sites or data; scale a fixed one instead")
@@ -244,6 +240,15 @@ def _check_sites(trace: Trace) -> None:
             raise ValueError(f"site {name} is discrete; sum it out of the model, or sample it by other means")
     if not any(_is_latent(site) for site in trace.values()):
         raise ValueError("the model has no latent sites to sample")
+
+
+def _check_plates(observed: list[dict[str, Any]], size: int) -> None:
+    """Raise if plates of one row still have the size of all data."""
+    for site in observed:
+        sizes = {plate.name: plate.size for plate in site["cond_indep_stack"]}
+        if sizes and 1 not in sizes.values() and size in sizes.values():
+            name = next(n for n in sizes if sizes[n] == size)
+            raise ValueError(f"plate {name} has a size of its own; take it from the data, as in x.shape[0]")
 
 
 def _is_latent(site: dict[str, Any]) -> bool:
