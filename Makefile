@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-browser lint release bench reproduce docs clean
+.PHONY: demo test test-slow test-browser lint release coverage mutation calibration soak bench reproduce docs clean
 
 demo: .venv/installed
 	$(BIN)/hamcmc demo --out demo
@@ -25,6 +25,19 @@ lint: .venv/installed-test
 
 release: .venv/installed  # builds dist/, and tries each wheel in empty environments: make release PYTHONS="python3.11 python3.14"
 	$(BIN)/python tools/check_release.py $(PYTHONS)
+
+coverage: .venv/installed-test .venv/installed-dev  # of src/ by lines, by what `make test` runs
+	$(BIN)/pytest -n 2 --cov=src/hamcmc --cov-report=term-missing:skip-covered
+
+mutation: .venv/installed-test  # how many small faults in the curvature and the samplers the tests notice
+	$(BIN)/python tools/mutation_score.py
+
+calibration: .venv/installed-test  # simulation-based, of every sampler on two models
+	$(BIN)/python -m tests.hardening.sbc
+	$(BIN)/pytest -m slow tests/hardening/test_calibration.py -k power
+
+soak: .venv/installed-test  # an hour of all kinds of work, in which memory must not grow
+	$(BIN)/python tools/soak.py --minutes 60
 
 bench: .venv/installed-bench
 	$(BIN)/python -m benchmarks

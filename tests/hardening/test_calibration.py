@@ -1,0 +1,58 @@
+"""Simulation-based calibration of every sampler with decreasing steps, and that it notices broken ones."""
+
+import numpy as np
+import pytest
+
+import hamcmc
+from hamcmc import samplers
+from tests.hardening.sbc import DRAWS, MODELS, NAMES, Ranks, calibrate
+from tests.mutation import mutant
+
+TESTS = len(NAMES) * 11  # 4 quantities of one model and 7 of the other
+LEAST = 1e-3 / TESTS  # p below which a quantity's ranks are not uniform: a false alarm in a thousand runs of all
+
+
+def test_every_sampler_is_calibrated():
+    """By name, apart from the variants of some."""
+    named = {name.partition("-")[0] for name in NAMES}
+    long = {"ensemble": "ensemble_hamcmc"}
+    covered = {long.get(name, name) for name in named} | {"ensemble_underdamped"}
+    assert covered == set(samplers.NAMES)
+
+
+def test_ranks():
+    """Uniform ones pass, and others do not."""
+    uniform = np.tile(np.arange(DRAWS + 1), 128)[:, None]
+    assert Ranks(uniform, ["x"]).p_values[0] == 1
+    assert Ranks(uniform, ["x"]).deviation == 0
+    assert Ranks(uniform // 2, ["x"]).p_values[0] < 1e-9
+    assert Ranks(uniform - 1, ["x"]).p_values[0] == 0  # a run that left the numbers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("name", NAMES)
+def test_calibration(name, model):
+    found = calibrate(hamcmc, model, name)
+    least = dict(zip(found.names, found.p_values))
+    assert min(least.values()) > LEAST, least
+
+
+BROKEN = {
+    "noise": ("samplers/base.py", "root = jnp.sqrt(2 * step_size)", "root = jnp.sqrt(step_size)"),
+    "scaling": ("potential.py", "lambda p, g: p + self.size * g,", "lambda p, g: p + self.size / 2 * g,"),
+    "sign": ("samplers/base.py", "x + step_size * d + root * z", "x - step_size * d + root * z"),
+    "jacobian": (
+        "support.py",
+        "return Support(jnp.exp, jnp.log, _same,",
+        "return Support(jnp.exp, jnp.log, jnp.zeros_like,",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", BROKEN)
+def test_power(fault):
+    with mutant(*BROKEN[fault]) as package:
+        found = calibrate(package, "hierarchical" if fault == "jacobian" else "linear Gaussian", "sgld")
+    assert found.p_values.min() < LEAST, dict(zip(found.names, found.p_values))
