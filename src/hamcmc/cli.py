@@ -282,7 +282,7 @@ def demo(
 ) -> None:
     """Sample a strongly correlated posterior with every sampler, compare them, and write a picture and a report."""
     from hamcmc.demo import CHAINS, ITERATIONS, demo
-    from hamcmc.report import write_report
+    from hamcmc.report.reproduction import write_demo
 
     program = "hamcmc" if shutil.which("hamcmc") else sys.argv[0]
     with reporting():
@@ -306,7 +306,7 @@ def demo(
             "sd along/across: estimated over exact standard deviation along and across the ridge (right: 1.00);\n"
             "ESS: effective samples of the slowest parameter, all chains.\n\n"
             f"Look at    {found.picture}\n"
-            f"and at     {write_report(found.run, out / 'report.html')}\n"
+            f"and at     {write_demo(found, out / 'report.html')}\n"
             f"Then try   {program} summary {found.run}\n"
             f"           {program} reproduce fig1 --quick\n"
             f"           {program} sample --help",
@@ -331,8 +331,9 @@ def reproduce(
     blocks: Annotated[int | None, typer.Option(help="fig5: cut the matrix in so many × so many.")] = None,
     corpus: Annotated[Path | None, typer.Option(help="fig3: your copy of NOIZEUS, or files laid out like it.")] = None,
 ) -> None:
-    """Reproduce a figure or theorem of the paper: figures (PNG, SVG), results.json, and a table."""
+    """Reproduce a figure or theorem of the paper: figures (PNG, SVG), results.json, report.html, and a table."""
     from hamcmc.paper import REPRODUCTIONS
+    from hamcmc.report.reproduction import write
 
     with reporting():
         if name not in (*REPRODUCTIONS, "all"):
@@ -352,7 +353,8 @@ def reproduce(
             screen.print(table)
             for note in found.notes:
                 screen.print(note, highlight=False)
-            screen.print("Wrote " + ", ".join(str(f) for f in found.files), highlight=False, soft_wrap=True)
+            files = [*found.files, write(found, target / "report.html")]
+            screen.print("Wrote " + ", ".join(map(str, files)), highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

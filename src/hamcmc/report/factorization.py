@@ -11,7 +11,7 @@ import numpy as np
 
 from hamcmc.factorization import predict
 from hamcmc.factorization.predict import Factorization
-from hamcmc.record import guard_disk, read_checkpoint, read_settings, write_atomically
+from hamcmc.record import read_checkpoint, read_settings
 from hamcmc.report import frame, plots
 from hamcmc.report.frame import duration, flatten, number, plural, value
 
@@ -32,12 +32,7 @@ def write(run: str | os.PathLike, out: str | os.PathLike | None = None) -> Path:
         The file's path.
     """
     run = Path(run)
-    target = run / "report.html" if out is None else Path(out)
-    html = page(run)
-    with guard_disk(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, html.encode())
-    return target
+    return frame.save(page(run), run / "report.html" if out is None else Path(out))
 
 
 def events(run: Path) -> list[dict[str, Any]]:

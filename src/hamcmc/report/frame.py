@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from hamcmc.record import guard_disk, write_atomically
+
 
 def document(
     title: str, top: str, glance: str, sections: Mapping[str, str], version: str, *, live: bool = False
@@ -43,6 +45,14 @@ def document(
         f"<footer>Written on {written} by hamcmc {escape(version)}.</footer>"
         f"<script>{script}</script></body></html>\n"
     )
+
+
+def save(html: str, out: Path) -> Path:
+    """Write a page, whole or not at all."""
+    with guard_disk(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, html.encode())
+    return out
 
 
 def policy(script: str, live: bool) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from hamcmc.diagnostics import Cost, Summary, cost, format_cell, read_entries, summary
-from hamcmc.record import guard_disk, write_atomically
 from hamcmc.report import frame, plots
 from hamcmc.report.frame import duration, flatten, number, plural, value
 from hamcmc.result import Result
@@ -53,20 +52,30 @@ def write_report(run: Result | str | os.PathLike, out_html: str | os.PathLike | 
     directory = None if isinstance(run, Result) else Path(run)
     result = run if isinstance(run, Result) else Result.open(run)
     out = (directory or Path()) / "report.html" if out_html is None else Path(out_html)
-    html = page(result, directory)
-    with guard_disk(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, html.encode())
-    return out
+    return frame.save(page(result, directory), out)
 
 
-def page(result: Result, directory: Path | None = None, progress: str | None = None) -> str:
-    """The HTML of the report; with `progress`, which stands for the status, one that asks its server for news."""
+def page(
+    result: Result,
+    directory: Path | None = None,
+    progress: str | None = None,
+    before: Mapping[str, str] | None = None,
+    title: str | None = None,
+) -> str:
+    """The HTML of the report.
+
+    Args:
+        result: the run.
+        directory: where it is.
+        progress: stands for the status, in a page that asks its server for news.
+        before: sections to come first.
+        title: by default the directory's name.
+    """
     sampler = result.settings["sampler"]["sampler"]
-    title = directory.resolve().name if directory else f"A run of {sampler}"
+    title = title or (directory.resolve().name if directory else f"A run of {sampler}")
     table = summary(result)
     spent = cost(result, table)
-    sections = {"Diagnostics": _diagnostics(table), "Cost": _cost(spent)}
+    sections = {**(before or {}), "Diagnostics": _diagnostics(table), "Cost": _cost(spent)}
     if result.draws:
         picked = interesting(table, SHOWN)
         sections |= {"Parameters": _parameters(result, table, picked)}

@@ -196,7 +196,8 @@ class Plot {
       line(c, px(gx0), gy0 === null ? area.top : py(gy0), px(gx1), gy1 === null ? area.bottom : py(gy1));
       c.setLineDash([]);
     }
-    for (const s of this.shown()) drawSeries(c, s, px, py, area);
+    const series = this.shown(), opacity = series.length > 4 ? 0.55 : 0.9;
+    for (const s of series) drawSeries(c, s, px, py, area, opacity);
     if (this.spec.bar) {
       const [low, median, high] = this.spec.bar.map(px), at = area.bottom + 6;
       c.strokeStyle = c.fillStyle = this.ink.ink;
@@ -388,9 +389,9 @@ class Plot {
     });
     if (rows.length > most) list.push(make("div", {}, `and ${rows.length - most} more`));
     this.tip.replaceChildren(make("strong", {}, head), ...list);
-    const over = at > this.box.clientWidth / 2;
-    this.tip.style.left = over ? "auto" : `${at + 10}px`;
-    this.tip.style.right = over ? `${this.box.clientWidth - at + 10}px` : "auto";
+    const room = this.box.clientWidth, width = this.tip.offsetWidth;
+    const beside = at + 12 + width <= room ? at + 12 : at - 12 - width;
+    this.tip.style.left = `${Math.max(0, Math.min(beside, room - width))}px`;
   }
 
   valuesAt() {
@@ -437,7 +438,7 @@ function dot(c, x, y, radius) {
   c.fill();
 }
 
-function drawSeries(c, s, px, py, area) {
+function drawSeries(c, s, px, py, area, opacity) {
   c.strokeStyle = c.fillStyle = of_chain(s.colour);
   c.lineWidth = s.kind === "range" ? 0.8 : 1.3;
   const n = s.x.length, good = (i) => Number.isFinite(s.y[i]);
@@ -450,7 +451,7 @@ function drawSeries(c, s, px, py, area) {
     c.globalAlpha = 1;
     return;
   }
-  c.globalAlpha = 0.9;
+  c.globalAlpha = opacity;
   c.beginPath();
   for (let i = 0, before = false; i < n; before = good(i), i++) {
     if (!good(i)) continue;

@@ -1,0 +1,72 @@
+"""The pages about a reproduction of the paper, and about the demonstration: what was found, the pictures, settings."""
+
+import base64
+import os
+from html import escape
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hamcmc.report import frame, page
+from hamcmc.report.frame import duration, flatten, number, value
+from hamcmc.result import Result
+
+if TYPE_CHECKING:
+    from hamcmc.demo import Demo
+    from hamcmc.paper.common import Reproduction
+
+
+def write(found: "Reproduction", out: str | os.PathLike) -> Path:
+    """Write the page of a reproduction."""
+    results = found.results
+    pictures = "".join(picture(f, f"{found.title}: {f.stem}") for f in found.files if f.suffix == ".png")
+    rows = [[_cell(v) for v in row] for row in found.rows]
+    settings = {k: v for k, v in results.items() if k in ("seed", "settings", "versions")}
+    sections = {
+        "Results": frame.table([str(c) for c in found.columns], rows, found.title),
+        "Figures": pictures,
+        "Settings": frame.table(
+            ["setting", "value"], [[k, value(v)] for k, v in flatten(settings)], "From results.json", kind="words"
+        ),
+    }
+    top = frame.status("quick", "warn", "Same structure, less of it.") if found.quick else ""
+    glance = frame.at_a_glance([], found.notes)
+    return frame.save(frame.document(found.title, top, glance, sections, version("hamcmc")), Path(out))
+
+
+def write_demo(found: "Demo", out: str | os.PathLike) -> Path:
+    """Write the page of the demonstration: how the samplers compare, then the run of the recommended one."""
+    head = ["", "ε", "mean error", "sd along", "sd across", "ESS", "gradients per ESS", "time"]
+    rows = [
+        [
+            r.sampler,
+            f"{r.step_size:.1e}",
+            f"{r.mean_error:.2f} sd",
+            f"{r.length:.2f}",
+            f"{r.width:.2f}",
+            f"{r.ess:,.0f}",
+            number(r.per_effective_sample),
+            duration(r.seconds),
+        ]
+        for r in found.rows
+    ]
+    compared = (
+        "<p class='soft'>A posterior that is a thin ridge, and every sampler at the step size that suits its stiffest "
+        "direction. Standard deviations along and across the ridge are estimated over exact: 1.00 is right. ESS is of "
+        "the slowest parameter.</p>"
+        + frame.table(head, rows, "All chains of each sampler")
+        + picture(found.picture, "One chain of each sampler on the contours of the exact posterior")
+        + "<p>What follows is about the run of the recommended sampler.</p>"
+    )
+    html = page.page(Result.open(found.run), found.run, before={"Samplers": compared}, title="Every sampler on a ridge")
+    return frame.save(html, Path(out))
+
+
+def picture(file: Path, alt: str) -> str:
+    """A PNG inside the page."""
+    data = base64.b64encode(file.read_bytes()).decode()
+    return f'<figure class="still"><img alt="{escape(alt)}" src="data:image/png;base64,{data}"></figure>'
+
+
+def _cell(of: Any) -> str:
+    return "–" if of is None else f"{of:.4g}" if isinstance(of, float) else str(of)

@@ -1,0 +1,50 @@
+"""The pages of reproductions and of the demonstration hold their tables and pictures."""
+
+import base64
+
+import pytest
+from PIL import Image
+
+from hamcmc.demo import Demo, Row
+from hamcmc.paper.common import Reproduction
+from hamcmc.report import reproduction
+from tests.report.results import Growing
+from tests.report.test_report import Page, sections
+
+
+@pytest.fixture
+def picture(tmp_path):
+    Image.new("RGB", (8, 4), "red").save(tmp_path / "fig.png")
+    return tmp_path / "fig.png"
+
+
+def shows(html: str, picture) -> bool:
+    return f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}" in html
+
+
+def test_a_reproduction(tmp_path, picture):
+    results = {"seed": 3, "settings": {"<runs>": 7}, "versions": {"jax": "1.2"}, "curve": list(range(10_000))}
+    found = Reproduction(
+        "fig9", "A <title>", True, ["sampler", "bias"], [["sgld", 0.123456], ["<b>", None]], ["A & note."],
+        [picture, tmp_path / "results.json"], results,
+    )  # fmt: skip
+    html = reproduction.write(found, tmp_path / "new" / "page.html").read_text()
+    parsed = Page(html)
+    assert parsed.headings == ["A <title>", "Results", "Figures", "Settings"]
+    for words in ("sgld 0.1235", "<b> –", "A & note.", "settings.<runs> 7", "versions.jax 1.2", "seed 3", "quick"):
+        assert words in " ".join(parsed.text.split())
+    assert shows(html, picture)
+    assert len(html) < 60_000  # numbers for programs stay in results.json
+
+
+def test_the_demonstration(tmp_path, picture):
+    run = Growing(tmp_path / "run")
+    run.grow(400, "complete")
+    run.let_go()
+    found = Demo([Row("sgld", 1e-3, 0.5, 0.9, 1.1, 1234.0, 56.0, 0.5)], picture, run.path)
+    html = reproduction.write_demo(found, tmp_path / "page.html").read_text()
+    parsed = Page(html)
+    assert "sgld 1.0e-03 0.50 sd 0.90 1.10 1,234 56 500 ms" in " ".join(parsed.text.split())
+    assert parsed.headings[:2] == ["Every sampler on a ridge", "Samplers"]
+    assert sections(parsed) == ["Diagnostics", "Cost", "Parameters", "Pairs", "Sampler", "Settings"]
+    assert shows(html, picture)
