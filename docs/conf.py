@@ -21,7 +21,7 @@ copyright = author
 release = version = hamcmc.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_extra"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4  # links to headings, as GitHub makes them
 
@@ -43,6 +43,7 @@ nitpick_ignore_regex = [
 html_theme = "furo"
 html_title = f"hamcmc {version}"
 html_static_path = ["_static", str(Path(ziamath.__file__).parent / "fonts" / "STIXTwoMath-Regular.ttf")]
+html_extra_path = ["_extra"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
 html_math_renderer = "mathml"

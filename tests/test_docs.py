@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 ALL = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 ALL = tuple(p for p in ALL if "_build" not in p.parts)
 PAGES = [p for p in ALL if "```python" in p.read_text()]
+FIGURES = (ROOT / "docs" / "figures.py").read_text()  # makes what pages show from docs/_figures
 # Modules that no one is told to use; every other one has a place in the reference.
 INTERNAL = (
     *(
@@ -52,8 +53,15 @@ def blocks(text: str) -> list[tuple[int, str]]:
     return [(text[: m.start()].count("\n") + 1, m[1]) for m in re.finditer(r"```python\n(.*?)```", text, re.DOTALL)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_samples_run(page, tmp_path, monkeypatch, optimised):
+OTHERWISE_TESTED = ("interoperability.md",)  # what it calls is in tests/interop
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=pytest.mark.slow) if p.name in OTHERWISE_TESTED else p for p in PAGES],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_samples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "sample"}
     for line, code in blocks(page.read_text()):
@@ -63,7 +71,10 @@ def test_samples_run(page, tmp_path, monkeypatch, optimised):
 @pytest.mark.parametrize("page", ALL, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
-        assert "://" in target or (page.parent / target).exists(), target
+        if target.startswith("_figures/"):
+            assert f'"{Path(target).name}"' in FIGURES or f'"{Path(target).stem}"' in FIGURES, target
+        else:
+            assert "://" in target or (page.parent / target).exists(), target
 
 
 # --- command lines ---
@@ -174,8 +185,9 @@ def test_everything_public_is_in_the_reference():
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_what_samples_use_is_in_the_reference(page):
     wanted = used("\n".join(code for _, code in blocks(page.read_text())))
-    known = set(reference()) | {f"{n}.{part}" for n, x in reference().items() for part in dir(x)}
-    assert not {n for n in wanted if n not in known and not internal(n)}
+    modules = {n: x for n, x in reference().items() if inspect.ismodule(x)}
+    plain = {f"{m}.{n}" for m, x in modules.items() for n in set(vars(x)) - set(public(x))}  # aliases, constants
+    assert not {n for n in wanted - set(reference()) - plain if not internal(n)}
 
 
 def internal(module: str) -> bool:

@@ -1,0 +1,100 @@
+"""Computes the figures and example reports of the site, with the library: ``python docs/figures.py``, before Sphinx.
+
+They go to docs/_figures and docs/_extra, which git ignores, and are made again when the code or their page has changed.
+docs/images/demo.png, which the README shows, is a copy of docs/_figures/demo.png.
+"""
+
+import contextlib
+import multiprocessing
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+import hamcmc
+from hamcmc import compilation
+from hamcmc.demo import demo
+from hamcmc.paper import REPRODUCTIONS
+from hamcmc.report import write_report
+
+DOCS = Path(__file__).parent
+FIGURES, EXTRA = DOCS / "_figures", DOCS / "_extra"
+
+
+def samples(page: str) -> dict:
+    """What a page's Python samples leave behind."""
+    names = {"__name__": "sample"}
+    with contextlib.redirect_stdout(None):
+        for code in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL):
+            exec(compile(code, page, "exec"), names)
+    return names
+
+
+def first_posterior() -> None:
+    """The marginal posteriors of the page's own run."""
+    names = samples("first-posterior.md")
+    theta = names["result"].posterior["theta"].reshape(-1, 3)
+    figure = Figure(figsize=(9, 2.6), layout="constrained")
+    axes = figure.subplots(1, 3)
+    for ax, draws, truth, label in zip(axes, theta.T, (-0.5, 1.0, -0.3), ("intercept", "dose", "age")):
+        ax.hist(draws, bins=60, density=True, color="#0072B2", alpha=0.75)
+        ax.axvline(truth, color="#D55E00", linestyle="dashed")
+        ax.set(xlabel=label, yticks=[])
+        ax.spines[["left", "right", "top"]].set_visible(False)
+    figure.savefig(FIGURES / "first-posterior.png", dpi=150)
+
+
+def demonstration() -> None:
+    """What ``make demo`` draws, and its report."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = demo(Path(folder))
+        shutil.copy(found.picture, FIGURES / "demo.png")
+        write_report(found.run, EXTRA / "example-report.html")
+
+
+def reproduction(name: str) -> Callable[[], None]:
+    """The quick form of a figure of the paper."""
+
+    def reproduce() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            REPRODUCTIONS[name].run(Path(folder), quick=True)
+            shutil.copy(Path(folder) / f"{name}.png", FIGURES / f"{name}.png")
+
+    return reproduce
+
+
+MAKERS = {  # what takes longest first
+    "bias.png": reproduction("bias"),
+    "demo.png": demonstration,
+    "proposition.png": reproduction("proposition"),
+    "first-posterior.png": first_posterior,
+    "fig4.png": reproduction("fig4"),
+}
+
+
+def make(name: str) -> str:
+    """Make one, and say how long it took."""
+    compilation.keep()
+    start = time.perf_counter()
+    MAKERS[name]()
+    return f"{name}: {time.perf_counter() - start:.0f} s"
+
+
+def main() -> None:
+    """Make what is missing or older than the code, two at a time."""
+    FIGURES.mkdir(exist_ok=True)
+    EXTRA.mkdir(exist_ok=True)
+    sources = [*Path(hamcmc.__file__).parent.rglob("*.py"), Path(__file__), DOCS / "first-posterior.md"]
+    newest = max(p.stat().st_mtime for p in sources)
+    made = {name for name in MAKERS if (FIGURES / name).exists() and (FIGURES / name).stat().st_mtime > newest}
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        for line in pool.imap_unordered(make, [name for name in MAKERS if name not in made]):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
