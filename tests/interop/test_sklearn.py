@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from hamcmc.factorization import predict
@@ -168,8 +168,9 @@ class TestPredictions:
 def test_model_selection(ratings):
     X, y = ratings[0]
     estimator = MatrixFactorization(2, samples=20, burn_in=20, random_state=0)
-    scores = cross_val_score(estimator, X, y, cv=2)
+    folds = KFold(2, shuffle=True, random_state=0)  # or all ratings of a user would be in the same one
+    scores = cross_val_score(estimator, X, y, cv=folds)
     assert (scores > 0.5).all()
-    search = GridSearchCV(estimator, {"rank": [1, 2]}, cv=2).fit(X, y)
+    search = GridSearchCV(estimator, {"rank": [1, 2]}, cv=folds).fit(X, y)
     assert search.best_params_ == {"rank": 2}
     assert search.score(*ratings[1]) > 0.8
