@@ -107,6 +107,7 @@ class TestTheirsInOurLoop:
         assert data.posterior["theta"].shape == (2, 40, 3)
         assert set(data.sample_stats) == {"move_norm", "step_size"}
 
+    @pytest.mark.slow
     def test_the_posterior_of_sgnht(self, target, optimised):
         epsilon = 0.02 / target.stiffness[-1]
         h = np.sqrt(2 * epsilon)
