@@ -184,6 +184,14 @@ class TestModelsThatDoNotFit:
             with numpyro.plate("data", len(y), subsample_size=5) as rows:
                 numpyro.sample("y", dist.Normal(a, 1.0), obs=y[rows])
 
+        def two_sizes(y, z):
+            a = numpyro.sample("a", dist.Normal(0, 1))
+            numpyro.sample("y", dist.Normal(a, 1.0), obs=y)
+            numpyro.sample("z", dist.Normal(a, 2.0), obs=z)
+
+        self.refuses(two_sizes, Y, Y[:5], match="which arguments have one row per datum.*y: 12, z: 5")
+        posterior = from_numpyro(two_sizes, Y, Y[:5], fixed=("z",))  # a part of the prior, then
+        assert posterior.observed == ("y",)
         self.refuses(own_size, Y, match="plate data has a size of its own")
         self.refuses(weighted, Y, match="cannot be run on 2 of its 12 rows")
         self.refuses(subsampled, Y, match="plate data draws a subsample")
