@@ -45,7 +45,7 @@ html_title = f"hamcmc {version}"
 html_static_path = ["_static", str(Path(ziamath.__file__).parent / "fonts" / "STIXTwoMath-Regular.ttf")]
 html_extra_path = ["_extra"]
 html_css_files = ["site.css"]
-html_show_sphinx = False
+html_show_sphinx = html_show_copyright = html_show_sourcelink = html_copy_source = False
 html_math_renderer = "mathml"
 
 
@@ -75,8 +75,8 @@ def mathml(translator, node: nodes.Element, as_block: bool) -> None:
 
 
 def skip(app, what, name, value, skipped, options) -> bool | None:
-    """Fields of a NamedTuple are described by its docstring; leave out 'Alias for field number …'."""
-    return True if type(value).__name__ == "_tuplegetter" else None
+    """Leave out 'Alias for field number …' of a NamedTuple, and what scikit-learn gives to every estimator."""
+    return True if type(value).__name__ in ("_tuplegetter", "RequestMethod") or name.endswith("_request") else None
 
 
 def setup(app) -> None:

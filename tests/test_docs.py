@@ -22,29 +22,10 @@ PAGES = [p for p in ALL if "```python" in p.read_text()]
 FIGURES = (ROOT / "docs" / "figures.py").read_text()  # makes what pages show from docs/_figures
 # Modules that no one is told to use; every other one has a place in the reference.
 INTERNAL = (
-    *(
-        "_*",
-        "cli*",
-        "compilation",
-        "demo",
-        "distributed*",
-        "job",
-        "landscape",
-        "loop",
-        "model_file",
-        "moments",
-        "paper*",
-    ),
-    *("progress", "record", "stream", "models.gaussian_mf", "native.blocks", "native.build", "native.twin"),
-    *(
-        "report.frame",
-        "report.plots",
-        "samplers.ensemble*",
-        "separation.*",
-        "speech.guess",
-        "speech.model",
-        "speech.pair",
-    ),
+    *("_*", "*._*", "cli*", "compilation", "demo", "distributed*", "job", "landscape", "loop", "model_file", "moments"),
+    *("paper*", "progress", "record", "stream", "models.gaussian_mf", "native.blocks", "native.build", "native.twin"),
+    *("report.frame", "report.plots", "samplers.ensemble*", "separation.*", "speech.guess", "speech.model"),
+    "speech.pair",
 )
 
 

@@ -49,7 +49,7 @@ def from_numpyro(model: Callable, *args: Any, fixed: tuple[str, ...] = (), **kwa
 
 
 class NumpyroPosterior(Posterior):
-    """What :func:`from_numpyro` returns: a posterior that knows its sites.
+    """What :func:`hamcmc.interop.from_numpyro` returns: a posterior that knows its sites.
 
     Attributes:
         latent: names of the parameters.

@@ -32,7 +32,7 @@ class MatrixFactorization(RegressorMixin, BaseEstimator):
     Args:
         rank: K, the number of factors; at most the number of users and of items.
         model: ``"full"``, or the paper's (``"paper"``: no biases, unit variances).
-        sampler: one of :data:`hamcmc.factorization.run.RECIPES`.
+        sampler: one of ``sghmc``, ``sgld``, ``psgld``, ``hamcmc``, ``ensemble_hamcmc``.
         step_size: ε, the drift's factor (2ε is the noise's variance); by default as the sampler's recipe says.
         samples: stored draws.
         burn_in: sweeps before the first one.
