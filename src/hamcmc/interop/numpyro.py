@@ -36,7 +36,8 @@ def from_numpyro(model: Callable, *args: Any, fixed: tuple[str, ...] = (), **kwa
         **kwargs: for the model.
 
     Returns:
-        A posterior whose `init` draws where to start: ``hamcmc.sample(posterior, "ensemble_hamcmc", posterior.init)``.
+        A posterior whose `init` draws where to start. The mode is a better place, and large steps need it:
+        ``hamcmc.find_mode(posterior, posterior.init(jax.random.key(0)))``.
 
     Raises:
         ValueError: a model that is not of this form, with the site at fault: discrete or local latent variables (one
