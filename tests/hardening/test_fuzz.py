@@ -281,17 +281,17 @@ def test_factorizations(a_factorization):
 
 @pytest.mark.slow
 def test_many_runs(tmp_path, a_run):
-    fuzz_checkpoints(tmp_path, 1, 30_000)
-    fuzz_run(a_run, 1, 5_000)
+    fuzz_checkpoints(tmp_path, 1, 10_000)
+    fuzz_run(a_run, 1, 1_500)
     a_run.mend()
-    fuzz_settings(a_run, 1, 5_000)
+    fuzz_settings(a_run, 1, 1_500)
 
 
 @pytest.mark.slow
 def test_many_factorizations(a_factorization):
-    fuzz_run(a_factorization, 1, 3_000)
+    fuzz_run(a_factorization, 1, 1_500)
     a_factorization.mend()
-    fuzz_settings(a_factorization, 1, 3_000)
+    fuzz_settings(a_factorization, 1, 1_500)
 
 
 def test_a_recording_that_its_decoder_gives_up_on(tmp_path):

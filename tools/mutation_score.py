@@ -1,0 +1,169 @@
+"""How many small faults the tests notice: the mutation score of the curvature and the samplers.
+
+    python tools/mutation_score.py [FILE ...] [--mutants 10] [--seed 0] [--tests FILE ...] [--out score.json]
+
+Of each FILE (below src/hamcmc; by default curvature.py and samplers/*.py) a random sample of mutants is taken: an
+operator swapped, a term dropped, a sign, a comparison or a condition turned, a constant changed. Each is written into a
+copy of the repository, where the tests of that file run until one fails. Tests that break the source themselves are
+left out: they would find the fault by its text. What survives is listed, to be looked at: some mutants change nothing
+that counts.
+"""
+
+import argparse
+import ast
+import copy
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = Path("src/hamcmc")
+TESTS = ("tests/samplers/test_reference.py", "tests/samplers/test_protocol.py", "tests/samplers/test_exact.py")
+OWN_TESTS = {  # in place of, or before, the tests of all samplers
+    "curvature.py": ("tests/test_curvature.py", "tests/samplers/test_reference.py"),
+    "samplers/alternating.py": ("tests/samplers/test_alternating.py",),
+    "samplers/svrg.py": ("tests/test_variance.py",),
+    "samplers/__init__.py": ("tests/test_bad_input.py", *TESTS),
+    **{f"samplers/{s}.py": ("tests/samplers/test_momentum.py", *TESTS) for s in ("sghmc", "sgnht", "ccadl")},
+    **{
+        f"samplers/{s}.py": (*TESTS, "tests/test_ensemble_run.py")
+        for s in ("ensemble", "ensemble_hamcmc", "ensemble_adjusted", "ensemble_underdamped")
+    },
+}
+COMPILED = Path(".pytest_cache/d/xla")
+SKIPPED = "not broken and not noticed and not power"  # tests that break the source
+SWAPS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult, ast.MatMult: None}
+TURNS = {ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
+
+
+class Mutant(NamedTuple):
+    """A place in a source, and what stands there instead."""
+
+    line: int
+    begin: int  # in bytes of the source
+    end: int
+    old: str
+    new: str
+
+
+def changes(node: ast.AST) -> Iterator[ast.AST]:
+    """What a node could be by mistake."""
+    if isinstance(node, ast.BinOp):
+        other = SWAPS.get(type(node.op))
+        if other:
+            yield ast.BinOp(node.left, other(), node.right)
+        if isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
+            yield node.left
+            yield node.right
+    elif isinstance(node, ast.Compare) and type(node.ops[0]) in TURNS:
+        yield ast.Compare(node.left, [TURNS[type(node.ops[0])](), *node.ops[1:]], node.comparators)
+    elif isinstance(node, ast.BoolOp):
+        yield ast.BoolOp(ast.And() if isinstance(node.op, ast.Or) else ast.Or(), node.values)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.Not | ast.Invert):
+        yield node.operand
+    elif isinstance(node, ast.IfExp):
+        yield ast.IfExp(node.test, node.orelse, node.body)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield ast.Constant(not node.value)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        yield ast.Constant(node.value + 1 if isinstance(node.value, int) else 2 * node.value or 1.0)
+
+
+def mutants(source: str) -> list[Mutant]:
+    """Every mutant of a source, in order; messages, annotations and docstrings stay."""
+    starts = [0]
+    for line in source.encode().splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    found = []
+
+    def walk(node: ast.AST) -> None:
+        if isinstance(node, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom):
+            return
+        if isinstance(node, ast.expr):
+            begin, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+            old = source.encode()[begin:end].decode()
+            for new in changes(node):
+                text = ast.unparse(ast.fix_missing_locations(copy.deepcopy(new)))
+                found.append(Mutant(node.lineno, begin, end, old, f"({text})"))
+        for name, value in ast.iter_fields(node):
+            if name in ("annotation", "returns", "decorator_list"):
+                continue
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    walk(child)
+
+    walk(ast.parse(source))
+    return found
+
+
+def run(tree: Path, tests: tuple[str, ...], patience: float) -> str:
+    """``passed``, ``failed`` or ``hung``."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:randomly", "-k", SKIPPED, *tests]
+    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, timeout=patience)
+    except subprocess.TimeoutExpired:
+        return "hung"
+    return "failed" if done.returncode else "passed"
+
+
+def score(tree: Path, file: str, asked: argparse.Namespace) -> dict:
+    """Try a sample of the mutants of a file."""
+    target, tests = tree / SOURCE / file, tuple(asked.tests or OWN_TESTS.get(file, TESTS))
+    source = target.read_text()
+    all_of_them = mutants(source)
+    chosen = random.Random(f"{asked.seed} {file}").sample(all_of_them, min(asked.mutants, len(all_of_them)))
+    began = time.monotonic()
+    if run(tree, tests, 3600) != "passed":
+        sys.exit(f"the tests of {file} fail without any mutant")
+    patience = 60 + 5 * (time.monotonic() - began)
+    print(f"{file}: {len(chosen)} of {len(all_of_them)} mutants; the tests take {time.monotonic() - began:.0f} s")
+    survivors, killed = [], 0
+    for m in sorted(chosen):
+        content = source.encode()
+        target.write_bytes(content[: m.begin] + m.new.encode() + content[m.end :])
+        outcome = run(tree, tests, patience)
+        killed += outcome != "passed"
+        print(f"  {outcome:7s}{file}:{m.line}  {' '.join(m.old.split())[:60]}  →  {m.new[:60]}", flush=True)
+        if outcome == "passed":
+            survivors.append(m._asdict())
+    target.write_text(source)
+    print(f"{file}: {killed} of {len(chosen)} noticed", flush=True)
+    return {"file": file, "mutants": len(chosen), "of": len(all_of_them), "noticed": killed, "survivors": survivors}
+
+
+def main() -> None:
+    """Score every file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", metavar="FILE")
+    parser.add_argument("--mutants", type=int, default=10, help="of each file")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tests", nargs="+", help="in place of those that are known for a file")
+    parser.add_argument("--out", type=Path, help="write the scores as JSON")
+    asked = parser.parse_args()
+    samplers = sorted(p.relative_to(ROOT / SOURCE).as_posix() for p in (ROOT / SOURCE / "samplers").glob("*.py"))
+    files = asked.files or ["curvature.py", *samplers]
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder)
+        for name in ("src", "tests", "benchmarks"):
+            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", tree)
+        if (ROOT / COMPILED).is_dir():  # most programs stay as they are
+            shutil.copytree(ROOT / COMPILED, tree / COMPILED, copy_function=os.link)
+        scores = [score(tree, file, asked) for file in files]
+    noticed, tried = (sum(s[k] for s in scores) for k in ("noticed", "mutants"))
+    print(f"mutation score: {noticed} of {tried}, {noticed / max(tried, 1):.0%}")
+    if asked.out:
+        asked.out.write_text(json.dumps(scores, indent=2))
+
+
+if __name__ == "__main__":
+    main()
