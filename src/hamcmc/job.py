@@ -149,6 +149,11 @@ def recorded(posterior: Posterior, sampler: Sampler, position: PyTree, settings:
     theta = jax.eval_shape(posterior.constrain, position)
     groups = [("posterior", theta), ("sample_stats", info)]
     if settings["store_gradients"]:
+        for (path, x), y in zip(tree_leaves_with_path(theta), jax.tree.leaves(position)):
+            if x.shape != y.shape:
+                raise ValueError(
+                    f"store_gradients is not available: {name_of(path)} has shape {x.shape}, and is sampled in {y.shape}"
+                )
         groups.append(("gradients", theta))
     found = [
         {"group": group, "name": name_of(path), "shape": list(x.shape), "dtype": str(x.dtype)}

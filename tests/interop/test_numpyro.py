@@ -219,3 +219,16 @@ class TestModelsThatDoNotFit:
         posterior = from_numpyro(scales, Y[:2], np.abs(X[0]), fixed=("scale",))
         assert set(posterior.data) == {"y"}
         assert posterior.init(jax.random.key(0))["a"].shape == (2,)
+
+
+def test_gradients_of_a_simplex_are_not_stored():
+    """It has a number more than the space in which it is sampled."""
+
+    def model(x):
+        share = numpyro.sample("share", dist.Dirichlet(jnp.ones(3)))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("x", dist.Categorical(share), obs=x)
+
+    posterior = from_numpyro(model, np.array([0, 1, 2, 2]))
+    with pytest.raises(ValueError, match="store_gradients is not available: share has shape"):
+        hamcmc.sample(posterior, "sgld", {"share": jnp.ones(3) / 3}, step_size=0.1, num_samples=2, store_gradients=True)
