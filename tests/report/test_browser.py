@@ -12,6 +12,7 @@ import pytest
 import soundfile as sf
 from playwright.sync_api import Page, expect, sync_playwright
 
+from hamcmc.record import Checkpoint, Directory
 from hamcmc.report import denoise, factorization, watch, write_report
 from hamcmc.speech import audio
 from hamcmc.speech.file import Done, Pooled
@@ -80,11 +81,32 @@ def visit(browser, pages):
         page.goto(name if ":" in name else (pages / f"{name}.html").as_uri())
         return page
 
+    def leave() -> None:
+        while contexts:
+            contexts.pop().close()
+
+    visit.leave = leave
     yield visit
-    for context in contexts:
-        context.close()
+    leave()
     assert problems == []
     assert [u for u in asked if not u.startswith(("file:", "data:", "http://127.0.0.1:"))] == []
+
+
+@pytest.fixture
+def serve(visit):
+    """Serve a run live; pages of `visit` stop asking before the server ends."""
+    servers = []
+
+    def serve(run: Path) -> watch.Server:
+        servers.append(watch.Server(run, 0))
+        threading.Thread(target=servers[-1].serve_forever, args=[0.01], daemon=True).start()
+        return servers[-1]
+
+    yield serve
+    visit.leave()
+    for server in servers:
+        server.shutdown()
+        server.server_close()
 
 
 def wait(page: Page, condition: str) -> None:
@@ -316,12 +338,23 @@ def test_without_script_numbers_pictures_and_players_are_there(visit):
     assert not page.locator(".box").first.is_visible()
 
 
-def test_the_live_page_follows_and_keeps_what_the_reader_did(visit, tmp_path):
+def test_the_live_page_of_a_factorization_gets_sections_after_its_burn_in(visit, serve, tmp_path):
+    meta = META | {"status": "running", "draws": 0}
+    run = fake(tmp_path / "run", meta=meta, num_samples=40, thin=1)
+    page = visit(serve(run).url)
+    expect(page.locator("h2")).to_have_text(["Error", "Settings"])
+    with Directory.open(run) as directory:
+        directory.save(Checkpoint(META, {}))
+    expect(page.locator("h2")).to_have_text(["Error", "Calibration", "Precisions", "Cost", "Settings"])
+    found = colours(page)
+    assert len(found) == COUNTS["factorization"]
+    assert min(found) > 20
+
+
+def test_the_live_page_follows_and_keeps_what_the_reader_did(visit, serve, tmp_path):
     run = Growing(tmp_path / "run", chains=3)
     run.grow(50)
-    server = watch.Server(run.path, 0)
-    threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
-    page = visit(server.url)
+    page = visit(serve(run.path).url)
     expect(page.locator("#progress")).to_contain_text("iteration 50 of 400")
     page.get_by_role("button", name="chain 1").click()
     page.get_by_text("Correlations as a table").click()
@@ -343,6 +376,3 @@ def test_the_live_page_follows_and_keeps_what_the_reader_did(visit, tmp_path):
     run.grow(200, "complete")
     expect(page.locator(".status")).to_have_text("complete")
     run.let_go()
-    page.goto("about:blank")  # it asks no more
-    server.shutdown()
-    server.server_close()

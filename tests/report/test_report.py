@@ -63,6 +63,8 @@ def read(path) -> Page:
     assert "@import" not in html
     (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     assert parsed.tags["script"] == 1
+    assert "content=\"default-src 'none'; " in html
+    assert "connect-src" not in html
     assert f"script-src 'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" in html
     assert "http" not in html.replace('http-equiv="Content-Security-Policy"', "")
     assert max(Counter(parsed.ids).values()) == 1

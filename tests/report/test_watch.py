@@ -189,11 +189,17 @@ def test_a_factorization_in_its_burn_in_and_after(tmp_path, serve):
 def test_a_run_that_breaks_is_said_and_asked_again(growing, serve):
     server = serve(growing.path)
     growing.grow(10)
+    asked = (growing.path / "run.json").read_bytes()
     (growing.path / "run.json").write_text("{")
     status, html, _ = ask(server)
     assert status == 200
     assert "unreadable" in words(html)
     assert "is damaged" in words(html)
+    assert 'data-version=""' in html  # never the newest
+    version = server.watched.version()
+    server.watched.version = lambda: version
+    (growing.path / "run.json").write_bytes(asked)
+    assert "Diagnostics" in ask(server)[1]
 
 
 def test_errors_of_the_command(growing, tmp_path):

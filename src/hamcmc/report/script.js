@@ -534,7 +534,7 @@ function setUp() {
   for (const [figure, plot] of plots) if (!figure.isConnected) { sizes.unobserve(plot.box); views.unobserve(plot.box); plots.delete(figure); }
   for (const figure of document.querySelectorAll("figure.plot")) {
     const plot = plots.get(figure);
-    if (!plot) plots.set(figure, new Plot(figure));
+    if (!plot?.box.isConnected) plots.set(figure, new Plot(figure));
     else if (plot.source !== figure.dataset.plot) plot.read();
   }
   document.querySelectorAll(".player:not([data-ready])").forEach(setUpPlayer);
@@ -547,7 +547,8 @@ setUp();
 // --- while a run goes on: take over what is new, and leave alone what the reader has opened, hidden or pointed at ---
 
 function morph(old, fresh) {
-  if (old.nodeName !== fresh.nodeName) return old.replaceWith(document.importNode(fresh, true));
+  const alike = old.nodeName === fresh.nodeName && old.id === fresh.id && old.className === fresh.className;
+  if (!alike) return old.replaceWith(document.importNode(fresh, true));
   if (old.nodeType !== Node.ELEMENT_NODE) {
     if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
     return;
@@ -586,7 +587,7 @@ async function follow() {
     if (document.hidden) continue;
     try {
       morph(progress(), (await get("progress")).getElementById("progress"));
-      if (progress().dataset.version !== shown && !busy) refresh().catch(() => {});
+      if (progress().dataset.version !== shown && !busy) refresh().catch(() => {}); // it is asked again
     } catch {
       progress().querySelector(".message")?.remove();
       progress().append(make("p", { class: "message warn" }, "hamcmc watch does not answer: this page shows what it said last."));

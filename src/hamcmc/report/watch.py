@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -46,7 +47,7 @@ class Watched:
         """The report as it is now, with a script that asks for news."""
         with self._lock:  # one at a time: a large run takes a while
             version = self.version()
-            if version != self._shown:
+            if version != self._shown or 'data-version=""' in self._page:
                 began = time.thread_time()
                 self._page = self._report(self.progress(version))
                 self._shown, self._rest = version, time.monotonic() + 3 * (time.thread_time() - began)
@@ -58,6 +59,7 @@ class Watched:
                 return factorization.page(self.run, progress)
             return page.page(Result.open(self.run), self.run, progress)
         except Exception as error:  # a run that is just beginning, or being replaced; the next look may succeed
+            progress = re.sub('data-version="[^"]*"', 'data-version=""', progress)
             said = frame.at_a_glance([], [f"Nothing can be shown yet: {error}"])
             return frame.document(self.run.resolve().name, progress, said, {}, "", live=True)
 
