@@ -4,7 +4,6 @@
 const GAP = 65535; // stands for what is not a number
 const hidden = new Set(); // keys of the series that are switched off, in all plots
 const plots = new Map(); // figure -> Plot
-const [left, right, up, down] = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
 
 // --- numbers ---
 
@@ -31,7 +30,8 @@ function nearest(xs, x) {
 function text(v, digits = 4) {
   if (!Number.isFinite(v)) return "–";
   const size = Math.abs(v);
-  if (size !== 0 && (size < 1e-3 || size >= 1e7)) return v.toExponential(digits - 2).replace("e+", "e").replace("-", "−");
+  if (size !== 0 && (size < 1e-3 || size >= 1e7))
+    return v.toExponential(digits - 2).replace("e+", "e").replaceAll("-", "−");
   const rounded = Number(v.toPrecision(Math.max(digits, Math.ceil(Math.log10(size + 1)))));
   return rounded.toLocaleString("en", { maximumFractionDigits: 8 }).replace("-", "−");
 }
@@ -57,7 +57,7 @@ function ticks(low, high, count, { integer = false, log = false } = {}) {
 // --- plots ---
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const of_chain = (i) => colour(`--chain-${i % 6}`);
+const chainColour = (i) => colour(`--chain-${i % 6}`);
 
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -149,7 +149,8 @@ class Plot {
     const label = (axis, v) => text(axis.log ? 10 ** v : v, axis.log ? 3 : 6);
     const below = x.label ? 34 : 20, foot = this.spec.bar ? 12 : 0;
     const tall = Math.max(3, Math.round(height / 50)), ys = y.hidden ? [] : ticks(y0, y1, tall, y);
-    const marginLeft = y.hidden ? 8 : Math.max(...ys.map((v) => c.measureText(label(y, v)).width), 0) + (y.label ? 24 : 10);
+    const widest = Math.max(...ys.map((v) => c.measureText(label(y, v)).width), 0);
+    const marginLeft = y.hidden ? 8 : widest + (y.label ? 24 : 10);
     const area = { left: marginLeft, top: 8, right: width - (image ? 62 : 12), bottom: height - below - foot };
     const px = (v) => area.left + ((v - x0) / (x1 - x0)) * (area.right - area.left);
     const py = (v) => area.bottom - ((v - y0) / (y1 - y0)) * (area.bottom - area.top);
@@ -219,7 +220,7 @@ class Plot {
     for (const s of this.shown()) {
       const i = nearest(s.x, this.cursor.x);
       if (s.kind !== "line" || !Number.isFinite(s.y[i])) continue;
-      c.fillStyle = of_chain(s.colour);
+      c.fillStyle = chainColour(s.colour);
       dot(c, px(s.x[i]), py(s.y[i]), 3.5);
     }
   }
@@ -229,7 +230,8 @@ class Plot {
   load() {
     const img = this.figure.querySelector("img");
     img.decode().then(() => {
-      const canvas = make("canvas", { width: img.naturalWidth, height: img.naturalHeight }), c = canvas.getContext("2d");
+      const canvas = make("canvas", { width: img.naturalWidth, height: img.naturalHeight });
+      const c = canvas.getContext("2d");
       c.drawImage(img, 0, 0);
       const palette = bytes(this.spec.image.palette), found = new Map();
       for (let i = 0; i < 256; i++) found.set(palette.slice(3 * i, 3 * i + 3).join(), i);
@@ -282,7 +284,8 @@ class Plot {
         c.textAlign = "center";
         c.textBaseline = "middle";
         c.font = `${Math.min(side / 3.2, 11 + 6 * Math.abs(r || 0))}px system-ui, sans-serif`;
-        c.fillText(r === null ? "–" : (Math.round(100 * r) / 100 + 0).toFixed(2).replace("-", "−"), left + side / 2, top + side / 2);
+        const words = r === null ? "–" : (Math.round(100 * r) / 100 + 0).toFixed(2).replace("-", "−");
+        c.fillText(words, left + side / 2, top + side / 2);
         c.font = "11px system-ui, sans-serif";
         continue;
       }
@@ -291,19 +294,20 @@ class Plot {
       c.strokeRect(left, top, side, side);
       if (i === j) {
         const { x, y } = densities[i], most = y.reduce((a, b) => Math.max(a, b));
+        const along = (v) => left + side * Math.min(1, Math.max(0, at(ends[i], v)));
         c.beginPath();
-        x.forEach((v, n) => c.lineTo(left + side * Math.min(1, Math.max(0, at(ends[i], v))), top + side * (1 - (0.9 * y[n]) / most)));
-        c.strokeStyle = c.fillStyle = of_chain(0);
+        x.forEach((v, n) => c.lineTo(along(v), top + side * (1 - (0.9 * y[n]) / most)));
+        c.strokeStyle = c.fillStyle = chainColour(0);
         c.stroke();
         c.globalAlpha = 0.2;
-        c.lineTo(left + side * Math.min(1, at(ends[i], x[x.length - 1])), top + side);
-        c.lineTo(left + side * Math.max(0, at(ends[i], x[0])), top + side);
+        c.lineTo(along(x[x.length - 1]), top + side);
+        c.lineTo(along(x[0]), top + side);
         c.fill();
         c.globalAlpha = 1;
         continue;
       }
       c.globalAlpha = chains.length > 300 ? 0.45 : 0.6;
-      const colours = [0, 1, 2, 3, 4, 5].map(of_chain);
+      const colours = [0, 1, 2, 3, 4, 5].map(chainColour);
       for (let n = 0; n < chains.length; n++) {
         if (hidden.has(`chain ${chains[n]}`)) continue;
         c.fillStyle = colours[chains[n] % 6];
@@ -313,7 +317,8 @@ class Plot {
     }
     c.fillStyle = this.ink.soft;
     c.textAlign = "center";
-    const most = Math.floor(size / 6.5), short = (n) => (n.length > most ? `${n.slice(0, Math.max(1, most - 4))}…${n.slice(-3)}` : n);
+    const most = Math.floor(size / 6.5);
+    const short = (n) => (n.length > most ? `${n.slice(0, Math.max(1, most - 4))}…${n.slice(-3)}` : n);
     for (let i = 0; i < k; i++) {
       c.textBaseline = "bottom";
       c.fillText(short(names[i]), margin + (i + 0.5) * size, k * size + margin - 2);
@@ -354,7 +359,9 @@ class Plot {
   }
 
   key(event) {
-    const steps = { [left]: [-1, 0], [right]: [1, 0], [up]: [0, 1], [down]: [0, -1], Home: [-1e9, 0], End: [1e9, 0] };
+    const steps = {
+      ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1], Home: [-1e9, 0], End: [1e9, 0],
+    };
     if (event.key === "Escape") return this.leave();
     if (!(event.key in steps) || event.ctrlKey || event.altKey || event.metaKey) return;
     const [dx, dy] = steps[event.key].map((s) => s * (event.shiftKey ? 10 : 1));
@@ -366,13 +373,14 @@ class Plot {
       const { i, j } = this.cursor || { i: 0, j: 0 }, last = this.cells.k - 1;
       this.cursor = this.cursor ? { i: clamp(i - dy, 0, last), j: clamp(j + dx, 0, last) } : { i, j };
     } else if (this.spec.image) {
-      const [x0, x1] = this.range("x"), [y0, y1] = this.range("y"), { x, y } = this.cursor || { x: x0, y: (y0 + y1) / 2 };
+      const [x0, x1] = this.range("x"), [y0, y1] = this.range("y");
+      const { x, y } = this.cursor || { x: x0, y: (y0 + y1) / 2 };
       this.cursor = { x: clamp(x + (dx * (x1 - x0)) / 100, x0, x1), y: clamp(y + (dy * (y1 - y0)) / 50, y0, y1) };
     } else {
       const longest = this.shown().reduce((a, s) => (s.x.length > a.length ? s.x : a), []);
       if (!longest.length) return;
-      const middle = longest.length >> 1, now = this.cursor ? nearest(longest, this.cursor.x) + dx : Math.abs(dx) > 10 ? dx : middle;
-      this.cursor = { x: longest[clamp(now, 0, longest.length - 1)], y: 0 };
+      const from = this.cursor ? nearest(longest, this.cursor.x) : (longest.length >> 1) - Math.sign(dx);
+      this.cursor = { x: longest[clamp(from + dx, 0, longest.length - 1)], y: 0 };
     }
     this.redraw();
   }
@@ -405,19 +413,20 @@ class Plot {
       return [s.name, words, s.colour];
     });
     const first = Math.round(where - (wide - 1) / 2), unit = x.integer ? "draws" : x.label;
-    const head = wide > 1 ? `${unit} ${text(first, 9)} to ${text(first + wide - 1, 9)}` : `${x.label} ${text(where, 6)}`;
-    return [head, rows, this.place.px(where)];
+    const span = `${unit} ${text(first, 9)} to ${text(first + wide - 1, 9)}`;
+    return [wide > 1 ? span : `${x.label} ${text(where, 6)}`, rows, this.place.px(where)];
   }
 
   pointAt() {
     const { x, y, image } = this.spec, value = this.valueAt(this.cursor);
     const head = `${text(this.cursor.x, 3)} ${x.label}, ${text(this.cursor.y, 3)} ${y.label}`;
-    const words = value <= image.low ? `${text(image.low, 3)} ${image.label} or less` : `${text(value, 3)} ${image.label}`;
+    const words = `${text(value, 3)} ${image.label}${value <= image.low ? " or less" : ""}`;
     return [head, [["", words, null]], this.place.px(this.cursor.x)];
   }
 
   pairAt() {
-    const { i, j } = this.cursor, { names, correlations, columns } = this.spec, { left: x, size } = this.cells.cell(i, j);
+    const { i, j } = this.cursor, { names, correlations, columns } = this.spec;
+    const { left: x, size } = this.cells.cell(i, j);
     const span = (n) => `${text(this.cells.ends[n][0], 3)} to ${text(this.cells.ends[n][1], 3)}`;
     const rows = [...new Set([i, j])].map((n) => [names[n], columns[n].length ? span(n) : "–", null]);
     if (i !== j) rows.push(["correlation", correlations[i][j] === null ? "–" : text(correlations[i][j], 3), null]);
@@ -439,7 +448,7 @@ function dot(c, x, y, radius) {
 }
 
 function drawSeries(c, s, px, py, area, opacity) {
-  c.strokeStyle = c.fillStyle = of_chain(s.colour);
+  c.strokeStyle = c.fillStyle = chainColour(s.colour);
   c.lineWidth = s.kind === "range" ? 0.8 : 1.3;
   const n = s.x.length, good = (i) => Number.isFinite(s.y[i]);
   if (s.kind === "area" || s.kind === "band") {
@@ -484,18 +493,21 @@ document.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-key]");
   if (!button) return;
   const key = button.dataset.key;
-  const keys = key === "*" ? [...button.parentElement.querySelectorAll("[data-key]")].map((b) => b.dataset.key).slice(1) : [key];
+  const keys = key === "*" ? others(button).map((b) => b.dataset.key) : [key];
   const show = keys.some((k) => hidden.has(k));
   for (const k of keys) if (show) hidden.delete(k); else hidden.add(k);
   press();
   redrawAll();
 });
 
+// The switches beside the one for all of them.
+const others = (all) => [...all.parentElement.querySelectorAll("[data-key]")].filter((b) => b !== all);
+
 function press() {
+  const on = (button) => !hidden.has(button.dataset.key);
   for (const button of document.querySelectorAll("button[data-key]")) {
     button.disabled = false;
-    const all = button.dataset.key === "*" && [...button.parentElement.querySelectorAll("[data-key]")].slice(1);
-    button.setAttribute("aria-pressed", all ? all.every((b) => !hidden.has(b.dataset.key)) : !hidden.has(button.dataset.key));
+    button.setAttribute("aria-pressed", button.dataset.key === "*" ? others(button).every(on) : on(button));
   }
 }
 
@@ -531,7 +543,12 @@ function setUpPlayer(player) {
 }
 
 function setUp() {
-  for (const [figure, plot] of plots) if (!figure.isConnected) { sizes.unobserve(plot.box); views.unobserve(plot.box); plots.delete(figure); }
+  for (const [figure, plot] of plots) {
+    if (figure.isConnected) continue;
+    sizes.unobserve(plot.box);
+    views.unobserve(plot.box);
+    plots.delete(figure);
+  }
   for (const figure of document.querySelectorAll("figure.plot")) {
     const plot = plots.get(figure);
     if (!plot?.box.isConnected) plots.set(figure, new Plot(figure));
@@ -553,9 +570,10 @@ function morph(old, fresh) {
     if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
     return;
   }
-  const mine = ["open", "disabled", "aria-pressed"];
-  for (const { name, value } of fresh.attributes) if (!mine.includes(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
-  for (const { name } of [...old.attributes]) if (!mine.includes(name) && !fresh.hasAttribute(name)) old.removeAttribute(name);
+  const theirs = ({ name }) => !["open", "disabled", "aria-pressed"].includes(name);
+  for (const { name, value } of [...fresh.attributes].filter(theirs))
+    if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  for (const { name } of [...old.attributes].filter(theirs)) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
   if (old.matches(".box, .player")) return; // the script's own
   const now = [...old.childNodes], then = [...fresh.childNodes];
   then.forEach((child, i) => (now[i] ? morph(now[i], child) : old.append(document.importNode(child, true))));
@@ -590,7 +608,8 @@ async function follow() {
       if (progress().dataset.version !== shown && !busy) refresh().catch(() => {}); // it is asked again
     } catch {
       progress().querySelector(".message")?.remove();
-      progress().append(make("p", { class: "message warn" }, "hamcmc watch does not answer: this page shows what it said last."));
+      const lost = "hamcmc watch does not answer: this page shows what it said last.";
+      progress().append(make("p", { class: "message warn" }, lost));
     }
   }
 }
