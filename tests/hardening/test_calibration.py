@@ -12,7 +12,7 @@ TESTS = len(NAMES) * 11  # 4 quantities of one model and 7 of the other
 LEAST = 1e-3 / TESTS  # p below which a quantity's ranks are not uniform: a false alarm in a thousand runs of all
 
 # Curvature along a chain's own past gives a bias where it varies, and now and then a step that leaves the numbers.
-BIASED = ("naive", "hamcmc-2", "hamcmc-3")
+BIASED = {"naive": 0.3, "hamcmc-2": 0.12, "hamcmc-3": 0.12}  # the largest deviation to be expected
 
 
 def test_every_sampler_is_calibrated():
@@ -40,7 +40,7 @@ def test_calibration(name, model):
     least = dict(zip(found.names, found.p_values))
     if name in BIASED and model == "hierarchical":
         assert found.lost < 0.15
-        assert found.deviation < 0.12, least
+        assert found.deviation < BIASED[name], least
     else:
         assert min(least.values()) > LEAST, least
 
