@@ -151,9 +151,8 @@ def recorded(posterior: Posterior, sampler: Sampler, position: PyTree, settings:
     if settings["store_gradients"]:
         for (path, x), y in zip(tree_leaves_with_path(theta), jax.tree.leaves(position)):
             if x.shape != y.shape:
-                raise ValueError(
-                    f"store_gradients is not available: {name_of(path)} has shape {x.shape}, and is sampled in {y.shape}"
-                )
+                shapes = f"{name_of(path)} has shape {x.shape}, and is sampled in {y.shape}"
+                raise ValueError(f"store_gradients is not available: {shapes}")
         groups.append(("gradients", theta))
     found = [
         {"group": group, "name": name_of(path), "shape": list(x.shape), "dtype": str(x.dtype)}

@@ -72,3 +72,15 @@ def test_names_are_checked():
     ensemble = lambda grad: hamcmc.ensemble_hamcmc(grad)
     with pytest.raises(ValueError, match="not with an ensemble"):
         hamcmc.samplers.alternating(target, conditional, ensemble, drawn=("tau",))
+
+
+def test_draws_are_due_every_third_step():
+    sampler = hamcmc.alternating(posterior(hamcmc), conditional, hamcmc.sgld, drawn=("tau",), every=3)
+    state = sampler.init({"mu": X.mean(), "tau": jnp.float32(-1.0)})
+    step, seen = jax.jit(sampler.step), []
+    for t in range(7):
+        before = state.position["tau"]
+        state, _ = step(jax.random.key(t), state, X, 1e-3)
+        seen.append(bool(state.position["tau"] != before))
+    assert seen == [False, False, True, False, False, True, False]
+    assert state.step == 7
