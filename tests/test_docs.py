@@ -68,14 +68,27 @@ def command_lines(text: str) -> list[str]:
     )
 
 
-def parse(line: str) -> None:
-    """Raise where a command line names a command or an option that does not exist, or leaves a value away."""
+def command_of(line: str) -> tuple:
+    """The command that a line calls, and its arguments."""
     words = shlex.split(re.sub(r"[\[\]]|…", "", line))[1:]  # [--optional] of a synopsis is written out
     command = typer.main.get_command(app)
-    while hasattr(command, "commands"):  # a group; `denoise FILE` is `denoise recording FILE`
+    while hasattr(command, "commands") and words:  # a group; `denoise FILE` is `denoise recording FILE`
         command = command.commands[words.pop(0) if words[0] in command.commands else "recording"]
+    return command, words
+
+
+def parse(line: str) -> None:
+    """Raise where a command line names a command or an option that does not exist, or leaves a value away."""
+    command, words = command_of(line)
     _, extra, _ = command.make_parser(command.context_class(command)).parse_args(words)
     assert not extra, f"{line}: too much is {extra}"
+
+
+def mention(line: str) -> None:
+    """Raise where a command that is spoken of has no such option."""
+    command, words = command_of(line)
+    known = {option for p in command.params for option in (*p.opts, *p.secondary_opts)}
+    assert {w for w in words if w.startswith("-")} <= known | {"--help"}, line
 
 
 @pytest.mark.parametrize("page", ALL, ids=lambda p: str(p.relative_to(ROOT)))
@@ -83,6 +96,8 @@ def test_command_lines_parse(page):
     text = page.read_text()
     for line in command_lines(re.sub(r"```python\n.*?```", "", text, flags=re.DOTALL)):
         parse(line)
+    for line in re.findall(r"`(hamcmc [^`]*)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)):
+        mention(line)
 
 
 def test_command_lines_are_found_and_wrong_ones_fail():
@@ -91,6 +106,8 @@ def test_command_lines_are_found_and_wrong_ones_fail():
     for wrong in ("hamcmc fit x", "hamcmc summary run --chains", "hamcmc report run more", "hamcmc sample m.py --seed"):
         with pytest.raises(Exception):  # noqa: B017, PT011 the parser's own classes
             parse(wrong)
+    with pytest.raises(AssertionError):
+        mention("hamcmc factorize --process")
 
 
 def test_make_targets_exist():
