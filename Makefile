@@ -47,7 +47,7 @@ reproduce: .venv/installed
 
 docs: .venv/installed-docs
 	$(BIN)/python docs/figures.py
-	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/sphinx-build -E -a -W --keep-going -q -b html docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
 
 .venv/installed: pyproject.toml constraints.txt
