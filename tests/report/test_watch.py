@@ -203,6 +203,7 @@ def test_a_run_that_breaks_is_said_and_asked_again(growing, serve):
 
 
 def test_errors_of_the_command(growing, tmp_path):
+    assert "hamcmc watch run --port 9000" in CliRunner().invoke(app, ["watch", "--help"]).output
     call = lambda *arguments: CliRunner().invoke(app, ["watch", *map(str, arguments), "--no-open"])
     done = call(tmp_path / "none")
     assert done.exit_code == 1

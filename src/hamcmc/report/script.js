@@ -197,7 +197,7 @@ class Plot {
       line(c, px(gx0), gy0 === null ? area.top : py(gy0), px(gx1), gy1 === null ? area.bottom : py(gy1));
       c.setLineDash([]);
     }
-    const series = this.shown(), opacity = series.length > 4 ? 0.55 : 0.9;
+    const series = this.shown(), opacity = series.filter((s) => s.key).length > 4 ? 0.55 : 0.9;
     for (const s of series) drawSeries(c, s, px, py, area, opacity);
     if (this.spec.bar) {
       const [low, median, high] = this.spec.bar.map(px), at = area.bottom + 6;
