@@ -89,7 +89,7 @@ def read_data(path: Path) -> Any:
         if path.suffix == ".npz":
             with open(path, "rb") as f, np.load(f, allow_pickle=False) as arrays:
                 if isinstance(arrays, np.ndarray):
-                    raise ModelFileError(f"{path} is no .npz file")
+                    raise ValueError("it is no .npz file")
                 return {name: _numbers(array, f"{path}: {name}") for name, array in arrays.items()}
         if path.suffix in (".csv", ".tsv"):
             return _read_table(path, "\t" if path.suffix == ".tsv" else ",")
@@ -100,7 +100,7 @@ def _read_npy(path: Path) -> np.ndarray:
     mapped = "r" if path.stat().st_size > MAPPED else None
     with open(path, "rb") as f:
         if f.read(6) != b"\x93NUMPY":
-            raise ModelFileError(f"{path} is no .npy file")
+            raise ValueError("it is no .npy file")
     return _numbers(np.load(path, mmap_mode=mapped, allow_pickle=False), str(path))
 
 
@@ -133,7 +133,7 @@ def _read_table(path: Path, delimiter: str) -> dict[str, np.ndarray]:
                 message = f"{path}:{reader.line_num}: column {header[bad]!r} is not a number: {row[bad]!r}"
                 raise ModelFileError(message) from None
     if not rows:
-        raise ModelFileError(f"{path} has a header and no rows")
+        raise ModelFileError(f"{path}: data is empty: a header, and no rows")
     return dict(zip(names, np.array(rows, np.float64).T))
 
 
