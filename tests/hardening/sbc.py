@@ -91,8 +91,9 @@ def hierarchical(package: Any) -> Model:
         {"group": group, "x": np.zeros(ROWS, np.float32)},
         support={"s": package.positive()},
     )
-    # Sgrld's metric slows m down; sghmc leaves the numbers at larger steps.
+    # Sgrld's metric slows m down; sghmc leaves the numbers at larger steps; four pairs do not span six dimensions.
     changes = {"sgrld": {"slowest": 1 / 17}, "sghmc": {"step_size": 2e-3 / 3}}
+    changes |= {"ensemble": {"slowest": 0.15}, "ensemble-underdamped": {"slowest": 0.15}}
     posterior.fisher = np.diag([17.0, 15.0, 5, 5, 5, 5])  # of m, log s and z where s is 1
 
     def prior(key):
@@ -114,11 +115,16 @@ class Ranks(NamedTuple):
 
     @property
     def p_values(self) -> np.ndarray:
-        """Of χ² against equal counts, for each quantity; 0 if a run left the numbers."""
-        if (self.ranks < 0).any():
+        """Of χ² against equal counts, for each quantity; 0 if more than one run in a hundred left the numbers."""
+        if self.lost > 0.01:
             return np.zeros(len(self.names))
-        counts = np.stack([np.bincount(r, minlength=DRAWS + 1) for r in self.ranks.T])
+        counts = np.stack([np.bincount(r, minlength=DRAWS + 1) for r in self.kept.T])
         return stats.chisquare(counts, axis=1).pvalue
+
+    @property
+    def kept(self) -> np.ndarray:
+        """Ranks of the runs that stayed among the numbers."""
+        return self.ranks[(self.ranks >= 0).all(1)]
 
     @property
     def lost(self) -> float:
@@ -128,8 +134,7 @@ class Ranks(NamedTuple):
     @property
     def deviation(self) -> float:
         """The largest distance between the distribution function of the ranks, where there are any, and the uniform."""
-        ranks = self.ranks[(self.ranks >= 0).all(1)]
-        below = np.stack([(ranks <= k).mean(0) - (k + 1) / (DRAWS + 1) for k in range(DRAWS)])
+        below = np.stack([(self.kept <= k).mean(0) - (k + 1) / (DRAWS + 1) for k in range(DRAWS)])
         return float(np.abs(below).max())
 
 
