@@ -327,6 +327,9 @@ def test_players_switch_at_the_same_moment(visit):
     choices.nth(1).click()
     wait(page, "Math.abs(document.querySelectorAll('audio')[1].currentTime - 2.5) < 0.05")
     assert sounds.nth(1).evaluate("a => a.paused")
+    heard = "[...plots.values()].filter((p) => p.spec.x.label === 'seconds').map((p) => p.heard)"
+    wait(page, f"{heard}.every((t) => Math.abs(t - 2.5) < 0.05)")  # shown in the pictures
+    assert len(page.evaluate(heard)) == 5
 
 
 def test_without_script_numbers_pictures_and_players_are_there(visit):

@@ -170,7 +170,7 @@ def _listen(recordings: Mapping[str, audio.Info]) -> str:
         f'src="data:audio/flac;base64,{_encoded(of, seconds, full)}"></audio></figure>'
         for name, of in recordings.items()
     )
-    notes = "Switch while it plays: the position stays. "
+    notes = "Switch while it plays: the position stays, and a line in the plots below marks it. "
     if seconds < longest.seconds:
         notes += f"The first {seconds:.3g} s are here, the rest is in the files. "
     if longest.channels > 2:

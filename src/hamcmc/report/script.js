@@ -211,8 +211,13 @@ class Plot {
   }
 
   drawCursor(c) {
-    if (!this.cursor) return;
     const { px, py } = this.place, { left, right, top, bottom } = this.area;
+    if (this.heard !== undefined) { // where a player is
+      c.lineWidth = 2;
+      c.strokeStyle = this.spec.image ? "#3df" : this.ink.ink; // no colour of the picture
+      line(c, px(this.heard), top, px(this.heard), bottom);
+    }
+    if (!this.cursor) return;
     c.lineWidth = 1;
     c.strokeStyle = this.ink.soft;
     line(c, px(this.cursor.x), top, px(this.cursor.x), bottom);
@@ -536,6 +541,15 @@ function setUpPlayer(player) {
     figure.querySelector("figcaption").hidden = true;
     return button;
   });
+  const follow = ({ target }) => {
+    if (target !== sounds[now]) return;
+    for (const plot of plots.values()) {
+      if (plot.spec.x?.label !== "seconds") continue;
+      plot.heard = target.currentTime;
+      plot.redraw();
+    }
+  };
+  for (const sound of sounds) for (const moved of ["timeupdate", "seeked"]) sound.addEventListener(moved, follow);
   row.append(...buttons);
   player.prepend(row);
   player.dataset.ready = "";
