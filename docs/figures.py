@@ -19,7 +19,7 @@ import hamcmc
 from hamcmc import compilation
 from hamcmc.demo import demo
 from hamcmc.paper import REPRODUCTIONS
-from hamcmc.report import write_report
+from hamcmc.report.reproduction import write_demo
 
 DOCS = Path(__file__).parent
 FIGURES, EXTRA = DOCS / "_figures", DOCS / "_extra"
@@ -53,7 +53,7 @@ def demonstration() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = demo(Path(folder))
         shutil.copy(found.picture, FIGURES / "demo.png")
-        write_report(found.run, EXTRA / "example-report.html")
+        write_demo(found, EXTRA / "example-report.html")
 
 
 def reproduction(name: str) -> Callable[[], None]:
