@@ -348,3 +348,11 @@ def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(hamcmc.RunError, match="cannot write"):
         write_report(make_result({"x": np.ones((1, 5))}), tmp_path / "file" / "page.html")
+
+
+@pytest.mark.parametrize("options", [{"pairs": 3}, {"memory": 4}], ids=["ensemble", "one chain"])
+def test_the_share_of_pairs_is_of_those_that_there_are(options):
+    draws = np.random.default_rng(0).normal(size=(2, 20, 1))
+    stats, sampler = {"pairs_accepted": np.full((2, 20), 2)}, {"sampler": "x"} | options
+    result = make_result({"theta": draws}, stats=stats, sampler=sampler)
+    assert "Share of pairs accepted against the draw; mean 0.667" in page.page(result)
