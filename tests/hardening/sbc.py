@@ -94,6 +94,7 @@ def hierarchical(package: Any) -> Model:
     # Sgrld's metric slows m down; sghmc leaves the numbers at larger steps; four pairs do not span six dimensions.
     changes = {"sgrld": {"slowest": 1 / 17}, "sghmc": {"step_size": 2e-3 / 3}}
     changes |= {"ensemble": {"slowest": 0.15}, "ensemble-underdamped": {"slowest": 0.15}}
+    changes |= {"ensemble-adjusted": {"slowest": 0.004}}
     posterior.fisher = np.diag([17.0, 15.0, 5, 5, 5, 5])  # of m, log s and z where s is 1
 
     def prior(key):

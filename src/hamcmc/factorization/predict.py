@@ -231,7 +231,7 @@ def load(run: str | os.PathLike) -> Factorization:
         raise RunError(f"{run} has no draws yet")
     require(settings, run / "run.json", KINDS)
     numbers = [settings["global_mean"], *settings["rating_range"]]
-    if len(numbers) != 3 or not all(isinstance(n, int | float) and abs(n) < 1e38 for n in numbers):
+    if len(numbers) != 3 or not all(isinstance(n, int | float) and abs(n) < 1e18 for n in numbers):
         raise RunError(f"{run / 'run.json'} is damaged: ratings from {settings['rating_range']}")
     try:
         ratings = ratings_files.load(run / "ratings")
