@@ -53,3 +53,31 @@ def test_hamcmc_is_algorithm_1(memory):
             assert int(info.pairs_accepted) == len(used)
             pairs.append((new - old, -np.asarray(grad(new, batch)) - g + damping * (new - old)))
             thetas.append(new)
+
+
+@pytest.mark.parametrize("correction", [False, True])
+def test_psgld_is_its_formula(correction):
+    """H = 1/(λ + √v) with v a running average of ḡ², of which the first has all weight; Γ = ∂H/∂θ by hand."""
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(0)
+        a, x = rng.normal(size=(40, 3)), rng.normal(size=40)
+        log_likelihood = lambda theta, d: -0.5 * (d[1] - d[0] @ theta) ** 2
+        posterior = hamcmc.Posterior(lambda theta: -0.5 * jnp.sum(theta**2), log_likelihood, (a, x))
+        decay, regularizer, epsilon = 0.8, 0.1, 0.003
+        sampler = hamcmc.psgld(posterior, decay=decay, regularizer=regularizer, correction=correction)
+        step, state = jax.jit(sampler.step), sampler.init(jnp.full(3, 0.2))
+
+        theta, v, dv = np.full(3, 0.2), np.zeros(3), np.zeros(3)
+        for t in range(12):
+            rows, key = rng.integers(0, 40, 10), jax.random.key(t)
+            state, _ = step(key, state, (a[rows], x[rows]), epsilon)
+
+            mean = np.mean(a[rows] * (x[rows] - a[rows] @ theta)[:, None], 0)
+            kept = decay if t else 0.0
+            v = kept * v + (1 - kept) * mean**2
+            dv = kept * dv - (1 - kept) * 2 * mean * np.mean(a[rows] ** 2, 0)
+            h = 1 / (regularizer + np.sqrt(v))
+            drift = h * (40 * mean - theta) - correction * h**2 * dv / (2 * np.sqrt(v))
+            z = np.asarray(jax.random.normal(key, (3,)))
+            theta = theta + epsilon * drift + np.sqrt(2 * epsilon * h) * z
+            np.testing.assert_allclose(state.position, theta, rtol=1e-9)
