@@ -67,3 +67,11 @@ def test_streamed_data_need_a_batch_size(data, tmp_path):
         hamcmc.find_mode(posterior, jnp.zeros(3))
     found = hamcmc.find_mode(posterior, jnp.zeros(3), batch_size=1000)
     assert_allclose(found, data.a.mean(0), atol=1e-4)
+
+
+def test_a_soft_direction_beside_a_stiff_one():
+    """The first gradient is a million times as large as that along the soft direction, which must be followed, too."""
+    posterior = hamcmc.Posterior(lambda p: -0.5e6 * p["stiff"] ** 2 - 0.5 * (p["soft"] - 3) ** 2)
+    found = hamcmc.find_mode(posterior, {"stiff": jnp.float32(1.0), "soft": jnp.float32(0.0)})
+    assert float(found["soft"]) == pytest.approx(3, abs=0.01)
+    assert float(found["stiff"]) == pytest.approx(0, abs=1e-5)

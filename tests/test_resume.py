@@ -202,7 +202,7 @@ class TestNonFinite:
         draws = (iteration - 5) // 2
         assert f"chain {chain} turned non-finite at iteration {iteration} in parameter stiff" in message
         assert f"the {draws} draws per chain before that are kept" in message
-        assert "a smaller step size (it was 0.01; try 0.001)" in message
+        assert "a smaller step size (it was 0.01; try 0.003, and a larger thin)" in message
         for r in (result, hamcmc.Result.open(out)):
             assert r.posterior["stiff"].shape == (3, draws, 2)
             assert all(np.isfinite(x).all() for x in r.posterior.values())

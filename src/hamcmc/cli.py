@@ -116,7 +116,14 @@ def sample_command(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter of the sampler; may be repeated."),
     ] = None,
-    start: Annotated[str, typer.Option(help="Start at the model's init, or at the mode found from there.")] = "init",
+    start: Annotated[
+        str | None,
+        typer.Option(
+            help="Start at the model's init, or at the mode found from there; with --control-variate at the mode, else "
+            "at init, if not given.",
+            show_default=False,
+        ),
+    ] = None,
     control_variate: Annotated[
         bool, typer.Option("--control-variate", help="Gradients of less noise around the mode, found from init first.")
     ] = False,
@@ -134,6 +141,7 @@ def sample_command(
     """
     with reporting():
         jax.config.update("jax_enable_x64", x64)
+        start = start or ("mode" if control_variate else "init")
         if start not in ("init", "mode"):
             raise ValueError(f"--start must be init or mode, got {start!r}")
         if cycles is not None and (decay is not None or cycles < 1):

@@ -423,8 +423,9 @@ class _Run:
         self.t = iteration
         name = [a.name for a in self.job.arrays if a.group == "posterior"][leaf]
         epsilon = float(self.job.schedule(jnp.int32(iteration)))
-        tries = [f"a smaller step size (it was {epsilon:.3g}; try {epsilon / 10:.1g})"]
-        if "damping" in s["sampler"]:
+        found = ", found by tuning" if "tuning" in s else ""
+        tries = [f"a smaller step size (it was {epsilon:.3g}{found}; try {epsilon / 3:.1g}, and a larger thin)"]
+        if "memory" in s["sampler"]:  # whose pairs are of noisy gradients
             tries.append(
                 f"a larger cosine or damping (they were {s['sampler']['cosine']} and {s['sampler']['damping']})"
             )

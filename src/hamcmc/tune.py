@@ -25,6 +25,7 @@ from hamcmc.schedules import Constant, Cyclical
 PyTree = Any
 Progress = Callable[[str, float], None]
 LANES = 4  # candidates in one call of the compiled program, which rounds of any size can then use
+NEWTON_STEP = 0.5
 RUNS, FEWEST_RUNS = 16, 4  # independent runs of a candidate; of an ensemble, that many replicas or runs at least
 CHOICES = 8  # candidates for the step size alone; for each further option twice as many
 LOOKS = 12  # at a candidate in a round
@@ -326,13 +327,17 @@ def _options_of(name: str) -> set[str]:
 
 
 def default_search(name: str, scape: Landscape, tolerance: float) -> dict[str, tuple[float, float]]:
-    """Ranges around what theory expects. Steps above 1/L are not tried, L the largest curvature."""
+    """Ranges around what theory expects.
+
+    Steps above 1/L are not tried, L the largest curvature; for samplers that know the curvature those above a half,
+    which may be stable in the middle of a posterior, but not where an unknown scale is small.
+    """
     options, steepest, root = _options_of(name), scape.steepest, scape.root_square
     a, v = np.asarray(scape.curvatures, np.float64), scape.noise
     plain, newton = (float(2 * tolerance / np.max(x)) for x in (a + v, 1 + v / a))
     around = lambda centre, most: (min(centre, most) / BELOW, min(centre * ABOVE, most))
     if _is_newton(name):
-        space = {"step_size": around(newton, 1.0)}
+        space = {"step_size": around(newton, NEWTON_STEP)}
         if "memory" in options:
             space["gamma"] = (0.03 / steepest, 3 / steepest)
     elif name == "psgld":
