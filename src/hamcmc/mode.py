@@ -61,20 +61,23 @@ def find_mode(
         value_and_grad = optax.value_and_grad_from_state(potential)
 
         def step(carry):
-            position, state, count, _, best, stalled = carry
+            position, state, best, count, _, stalled = carry
             value, grad = value_and_grad(position, state=state)
+            better = value < best[0]
+            best = jax.tree.map(lambda new, old: jnp.where(better, new, old), (value, position), best)
             updates, state = solver.update(grad, state, position, value=value, grad=grad, value_fn=potential)
-            stalled = jnp.where(value < best, 0, stalled + 1)
             position = optax.apply_updates(position, updates)
-            return position, state, count + 1, optax.tree.norm(grad), jnp.minimum(value, best), stalled
+            return position, state, best, count + 1, optax.tree.norm(grad), jnp.where(better, 0, stalled + 1)
 
-        more = lambda c: (c[2] < iterations) & ~(c[3] <= tolerance) & (c[5] < STALLED)
-        high = jnp.full_like(potential(position), jnp.inf)
-        return lax.while_loop(more, step, (position, solver.init(position), 0, jnp.inf, high, 0))[0]
+        more = lambda c: (c[3] < iterations) & ~(c[4] <= tolerance) & (c[5] < STALLED)
+        best = jnp.full_like(potential(position), jnp.inf), position
+        # The best that was seen: where digits end, a line search may lead anywhere.
+        last, _, best, *_ = lax.while_loop(more, step, (position, solver.init(position), best, 0, jnp.inf, 0))
+        return best[1], last
 
     start = posterior.unconstrain(jax.tree.map(jnp.asarray, parameters))
-    found = posterior.constrain(mirror(solve(start, data)))
-    for path, leaf in tree_leaves_with_path(found):
+    found, last = solve(start, data)
+    for path, leaf in tree_leaves_with_path(last):
         if not bool(jnp.isfinite(leaf).all()):
             raise ValueError(f"find_mode left the finite numbers in parameter {name_of(path)}: start elsewhere")
-    return found
+    return posterior.constrain(mirror(found))
