@@ -99,3 +99,16 @@ def test_what_replicas_share_is_counted_once():
         found = independent_share(x, 20) * effective_size(x, np.ones(2000), "mean")
         assert found == pytest.approx(exact, rel=0.15)
     assert independent_share(x, 1) == 1.0
+
+
+@pytest.mark.parametrize("make", [hamcmc.ensemble_hamcmc, hamcmc.ensemble_underdamped])
+def test_steps_grow_while_a_metric_is_learned(make, model):
+    """From nothing to ε in the first eighth: replicas start close together, and H is not to be trusted yet."""
+    sampler = make(model.grad, pairs=2, metric="diagonal", adapt=80)
+    position = 0.1 * jax.random.normal(jax.random.key(0), (6, 3))
+    state, step = sampler.init(position), jax.jit(sampler.step)
+    moved = {t: step(jax.random.key(1), state._replace(step=jnp.int32(t)), model.data, 0.01)[0] for t in (0, 4, 10, 50)}
+    size = {t: float(jnp.linalg.norm(s.position - position)) for t, s in moved.items()}
+    assert size[10] == size[50]
+    assert size[0] / size[50] == pytest.approx(np.sqrt(1 / 10), rel=0.15)  # noise is most of it
+    assert size[4] / size[50] == pytest.approx(np.sqrt(5 / 10), rel=0.15)

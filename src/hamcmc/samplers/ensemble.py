@@ -196,6 +196,14 @@ def learning_steps(metric: Any, adapt: int) -> int:
     return adapt if isinstance(metric, str) and metric != "resting" else 0
 
 
+def gathering_pace(step: Array, learning: int) -> Array | float:
+    """The part of ε that is taken: it grows to 1 in the first eighth of the steps in which a metric is learned.
+
+    Replicas start close together, and of the first, small differences H may be anything.
+    """
+    return jnp.minimum(1.0, (step + 1) / max(learning // 8, 1)) if learning else 1.0
+
+
 def check_replicas(position: PyTree, pairs: int) -> None:
     """Raise unless every leaf has a leading axis of 2(m+1) replicas."""
     for leaf in jax.tree.leaves(position):

@@ -13,6 +13,7 @@ from hamcmc.samplers.ensemble import (
     check_replicas,
     displacement,
     eigenvalue_bound,
+    gathering_pace,
     halves,
     joined,
     learning_steps,
@@ -99,7 +100,7 @@ def ensemble_hamcmc(
         update: ``"block"``, or ``"neighbours"``: L-BFGS on the differences of neighbours, with noise N(0, 2εH).
         fresh: take the moving half's gradient anew, which with minibatches also removes the coupling of order ε between
             the noise of a gradient in H and in the drift; two gradients per sample.
-        adapt: steps in which a metric is learned.
+        adapt: steps in which a metric is learned; in the first eighth of them ε grows to what was given.
         adjusted: accept or reject each replica's move by Metropolis and Hastings: exact at any ε, for use on all data
             only, with ``update="block"`` and without a mirror. Info then has the acceptance.
         log_density: ``log_density(position, data)``, for `adjusted`, such as ``posterior.log_density``.
@@ -134,7 +135,10 @@ def ensemble_hamcmc(
         grad = jax.tree.map(lambda x: jnp.zeros_like(x[: pairs + 1]), position)
         return State(position, grad, start(position), jnp.zeros((), jnp.int32))
 
+    learning = learning_steps(metric, adapt)
+
     def step(key, state: State, minibatch: PyTree, step_size) -> tuple[State, Info]:
+        step_size = step_size * gathering_pace(state.step, learning)
         moving, resting = halves(state.position, state.step)
         if fresh:
             g, at_rest = each(moving, minibatch), state.grad
@@ -157,4 +161,4 @@ def ensemble_hamcmc(
         )
         return State(joined(moved, resting, state.step), kept, spread, state.step + 1), info
 
-    return Sampler(init, step, settings, (1 + fresh) * (pairs + 1), 2 * (pairs + 1), learning_steps(metric, adapt))
+    return Sampler(init, step, settings, (1 + fresh) * (pairs + 1), 2 * (pairs + 1), learning)

@@ -13,6 +13,7 @@ from hamcmc.samplers.ensemble import (
     Spread,
     check_replicas,
     eigenvalue_bound,
+    gathering_pace,
     halves,
     joined,
     learning_steps,
@@ -108,7 +109,10 @@ def ensemble_underdamped(
         last = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), nothing)
         return State(position, zeros, half, last, spread, jnp.zeros((), jnp.int32))
 
+    learning = learning_steps(metric, adapt)
+
     def step(key, state: State, minibatch: PyTree, step_size) -> tuple[State, Info]:
+        step_size = step_size * gathering_pace(state.step, learning)
         (x, p), (x_rest, p_rest) = halves((state.position, state.momentum), state.step)
         h, kept = jnp.sqrt(2 * step_size), 1 - a
         at_rest = each(x_rest, minibatch)
@@ -152,7 +156,7 @@ def ensemble_underdamped(
         "cosine": cosine,
         "adapt": adapt,
     }
-    return Sampler(init, step, settings, pairs + 1, 2 * (pairs + 1), learning_steps(metric, adapt))
+    return Sampler(init, step, settings, pairs + 1, 2 * (pairs + 1), learning)
 
 
 def root_of(r: Resting) -> Root:
