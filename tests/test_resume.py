@@ -82,15 +82,17 @@ class TestEveryWrite:
         return hamcmc.sample(model, "sgld", jnp.zeros(3), step_size=step_size, out=out, progress=False, **settings)
 
     @pytest.mark.parametrize(
-        ("step_size", "error"),
+        ("step_size", "error", "stride"),
         [
-            (1e-3, Crash()),
-            (1e3, Crash()),  # turns non-finite after some draws
-            (1e-3, OSError(errno.ENOSPC, "No space left on device")),
+            (1e-3, Crash(), 3),
+            (1e3, Crash(), 3),  # turns non-finite after some draws
+            (1e-3, OSError(errno.ENOSPC, "No space left on device"), 4),
+            pytest.param(1e-3, Crash(), 1, marks=pytest.mark.slow),
+            pytest.param(1e3, Crash(), 1, marks=pytest.mark.slow),
         ],
-        ids=["killed", "killed while it fails", "full disk"],
+        ids=["killed", "killed while it fails", "full disk", "killed everywhere", "killed everywhere while it fails"],
     )
-    def test_cut_before_it(self, model, tmp_path, monkeypatch, compiled_once, short_visits, step_size, error):
+    def test_cut_before_it(self, model, tmp_path, monkeypatch, compiled_once, short_visits, step_size, error, stride):
         short_visits(4)
         monkeypatch.setattr(record, "chunk_draws", lambda *_: 3)
         whole = tmp_path / "whole"
@@ -108,7 +110,7 @@ class TestEveryWrite:
         assert 0 < hamcmc.Result.open(whole).draws <= 7
         expected = tree(whole / "draws.zarr")
         refusal = Crash if isinstance(error, Crash) else RunError
-        for k in range(0, writes, 1 if refusal is Crash else 3):
+        for k in range(0, writes, stride):
             out = tmp_path / str(k)
             disk.fail_after(k, error)
             with pytest.raises(refusal, match=None if refusal is Crash else "no room left on the disk"):
