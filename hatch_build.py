@@ -13,12 +13,12 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class CompileKernels(BuildHookInterface):
-    """Makes ``hamcmc/native/_kernels.so`` and marks the wheel as made for this platform."""
+    """Makes ``hamcmc/factorization/native/_kernels.so`` and marks the wheel as made for this platform."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling before it collects the files of a wheel or an editable install."""
         # By its file: the package and what it needs are not installed yet.
-        build = runpy.run_path(str(Path(self.root) / "src" / "hamcmc" / "native" / "build.py"))
+        build = runpy.run_path(str(Path(self.root) / "src" / "hamcmc" / "factorization" / "native" / "build.py"))
         try:
             import jax
 
@@ -26,7 +26,7 @@ class CompileKernels(BuildHookInterface):
         except (ImportError, OSError) as error:
             self.app.display_warning(f"hamcmc is built without its C++ kernels, factorization will be slower: {error}")
             return
-        build_data["artifacts"].append("src/hamcmc/native/_kernels.so")  # git ignores it
+        build_data["artifacts"].append("src/hamcmc/factorization/native/_kernels.so")  # git ignores it
         build_data["pure_python"] = False
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"py3-none-{platform}"  # it knows nothing of Python's version

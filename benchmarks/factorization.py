@@ -14,8 +14,9 @@ import numpy as np
 from jax import Array, lax
 
 from benchmarks.measure import Burst, Table, interleave, ratio
-from hamcmc import native, noise
-from hamcmc.native import Blocks, twin
+from hamcmc.factorization import native
+from hamcmc.factorization.native import Blocks, twin
+from hamcmc.samplers import noise
 
 BLOCKS, ROWS, WIDTH, RATINGS = 4, 971, 1510, 56_250  # one part of MovieLens 1M cut in 4 × 4: 225 000 of 3884 × 6040
 ITERATIONS = 5  # in a burst
@@ -172,7 +173,7 @@ def draws(rank: int, rounds: int) -> list[dict]:
         "kernel, 1 thread": ours(1),
         "kernel, 2 threads": ours(2),
         "jax.random.normal": lambda key: jax.random.normal(key, shape),
-        "hamcmc.noise.normal": lambda key: noise.normal(key, shape, jnp.float32),
+        "hamcmc.samplers.noise.normal": lambda key: noise.normal(key, shape, jnp.float32),
     }
 
     def walk(form):

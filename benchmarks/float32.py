@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.measure import Table
-from hamcmc import curvature
+from hamcmc.samplers import curvature
 
 
 def run(quick: bool) -> list[Table]:

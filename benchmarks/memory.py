@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import hamcmc
 from benchmarks.measure import Table
 from benchmarks.problems import STEP_SIZE, Problem, problem
-from hamcmc import loop, schedules
+from hamcmc.inference import compiled as loop
+from hamcmc.inference import schedules
 
 PAGE = 4096
 

@@ -9,10 +9,12 @@ import numpy as np
 from jax import lax
 
 from benchmarks.measure import Burst
-from hamcmc import loop, minibatch, schedules
-from hamcmc.models.linear_gaussian import Data, linear_gaussian
-from hamcmc.potential import Posterior
+from hamcmc.inference import compiled as loop
+from hamcmc.inference import schedules
 from hamcmc.samplers import Sampler
+from hamcmc.target import minibatch
+from hamcmc.target.linear_gaussian import Data, linear_gaussian
+from hamcmc.target.posterior import Posterior
 
 STEP_SIZE = 1e-8  # nothing about the cost depends on it, and no start is too far away
 

@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.measure import Table
-from hamcmc.distributed.launch import launch
 from hamcmc.factorization import run as runs
+from hamcmc.factorization.launch import launch
 from hamcmc.factorization.synthetic import movielens_like
 
 WAYS = {"1 process, 1 thread": (1, 1), "1 process, 2 threads": (1, 2), "2 processes": (2, 1)}

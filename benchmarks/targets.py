@@ -8,8 +8,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 import hamcmc
-from hamcmc.models import linear_gaussian as model
 from hamcmc.paper.fig2 import NOISE_VARIANCE, correlated
+from hamcmc.target import linear_gaussian as model
 
 
 class Problem(NamedTuple):

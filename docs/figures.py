@@ -16,8 +16,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 import hamcmc
-from hamcmc import compilation
-from hamcmc.demo import demo
+from hamcmc.inference import compilation
+from hamcmc.paper.demo import demo
 from hamcmc.paper import REPRODUCTIONS
 from hamcmc.report.reproduction import write_demo
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
-with install_import_hook("hamcmc.curvature", "beartype.beartype"):
+with install_import_hook("hamcmc.samplers.curvature", "beartype.beartype"):
     import hamcmc
 
-from hamcmc.models import linear_gaussian as lg
+from hamcmc.target import linear_gaussian as lg
 
 settings.register_profile("fixed", derandomize=True, deadline=None)  # the same examples on every machine
 settings.load_profile("fixed")
@@ -75,6 +75,6 @@ def short_visits(monkeypatch):
     """Make the host visit the compiled loop often."""
 
     def shorten(iterations: int) -> None:
-        monkeypatch.setattr("hamcmc.job.visit_length", lambda *_: iterations)
+        monkeypatch.setattr("hamcmc.inference.job.visit_length", lambda *_: iterations)
 
     return shorten

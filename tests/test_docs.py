@@ -13,7 +13,7 @@ import pytest
 import typer
 
 import hamcmc
-from hamcmc.cli import app
+from hamcmc.cli.app import app
 
 ROOT = Path(__file__).parent.parent
 ALL = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("src/hamcmc")
 TESTS = ("tests/samplers/test_reference.py", "tests/samplers/test_protocol.py", "tests/samplers/test_exact.py")
 OWN_TESTS = {  # in place of, or before, the tests of all samplers
-    "curvature.py": ("tests/test_curvature.py", "tests/samplers/test_reference.py"),
+    "samplers/curvature.py": ("tests/test_curvature.py", "tests/samplers/test_reference.py"),
     "samplers/alternating.py": ("tests/samplers/test_alternating.py",),
     "samplers/svrg.py": ("tests/test_variance.py",),
     "samplers/__init__.py": ("tests/test_bad_input.py", *TESTS),
@@ -114,7 +114,7 @@ def mutants(source: str) -> list[Mutant]:
 def run(tree: Path, file: str, tests: tuple[str, ...], patience: float) -> str:
     """``passed``, ``failed`` or ``hung``."""
     word = WORDS.get(Path(file).stem)
-    chosen = f"({word}) and {SKIPPED}" if word and file != "curvature.py" else SKIPPED
+    chosen = f"({word}) and {SKIPPED}" if word and file != "samplers/curvature.py" else SKIPPED
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:randomly", "-k", chosen, *tests]
     environment = os.environ | {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the scores as JSON")
     asked = parser.parse_args()
     samplers = sorted(p.relative_to(ROOT / SOURCE).as_posix() for p in (ROOT / SOURCE / "samplers").glob("*.py"))
-    files = asked.files or ["curvature.py", *samplers]
+    files = asked.files or ["samplers/curvature.py", *samplers]
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
         for name in ("src", "tests", "benchmarks"):

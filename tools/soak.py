@@ -42,7 +42,7 @@ def sample(folder: Path, seed: int) -> None:
     log_prior, log_likelihood = lambda t: -0.5 * jnp.sum(t**2), lambda t, x: -0.5 * jnp.sum((x - t) ** 2)
     posterior = hamcmc.Posterior(log_prior, log_likelihood, x)
 
-    def stop(status: hamcmc.progress.Status) -> None:
+    def stop(status: hamcmc.inference.progress.Status) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     start, run = jnp.zeros(2), folder / "run"
@@ -50,7 +50,7 @@ def sample(folder: Path, seed: int) -> None:
     try:
         hamcmc.sample(posterior, "hamcmc", start, step_size=1e-3, out=run, progress=stop, **common)
         raise AssertionError("a signal did not stop the run")
-    except hamcmc.run.Interrupted:
+    except hamcmc.inference.sample.Interrupted:
         pass
     result = hamcmc.resume(run, posterior, start, progress=False)
     error = np.abs(result.mean["theta"] - x.sum(0) / 501).max()

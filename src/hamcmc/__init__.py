@@ -1,32 +1,19 @@
 """Bayesian inference on large data with stochastic quasi-Newton Langevin dynamics."""
 
-from hamcmc.evidence import Comparison, Evidence, compare, evidence
-from hamcmc.mode import find_mode
-from hamcmc.potential import Posterior
-from hamcmc.record import RunError
-from hamcmc.result import Result
-from hamcmc.run import Interrupted, NonFinite, resume, sample
-from hamcmc.samplers import (
-    Sampler,
-    alternating,
-    ccadl,
-    ensemble_hamcmc,
-    ensemble_underdamped,
-    hamcmc,
-    naive,
-    psgld,
-    sgfs,
-    sghmc,
-    sgld,
-    sgnht,
-    sgrld,
-    svrg,
-)
-from hamcmc.schedules import Constant, Cyclical, Polynomial
-from hamcmc.separation import alpha_stable_mf
-from hamcmc.support import Support, bounded, positive, real
-from hamcmc.tune import Tuned, tune
-from hamcmc.variance import control_variate
+from hamcmc.inference.evidence import Comparison, Evidence, compare, evidence
+from hamcmc.inference.sample import Interrupted, NonFinite, resume, sample
+from hamcmc.inference.schedules import Constant, Cyclical, Polynomial
+from hamcmc.inference.tune import Tuned, tune
+from hamcmc.samplers import Sampler, alternating, ccadl, hamcmc, naive, psgld, sgfs, sghmc, sgld, sgnht, sgrld, svrg
+from hamcmc.samplers.ensemble.langevin import ensemble_hamcmc
+from hamcmc.samplers.ensemble.underdamped import ensemble_underdamped
+from hamcmc.stable import alpha_stable_mf
+from hamcmc.store.record import RunError
+from hamcmc.store.result import Result
+from hamcmc.target.estimators import control_variate
+from hamcmc.target.mode import find_mode
+from hamcmc.target.posterior import Posterior
+from hamcmc.target.support import Support, bounded, positive, real
 
 __version__ = "0.1.0"
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from hamcmc.factorization import ratings as files
 from hamcmc.factorization.ratings import Ratings
-from hamcmc.record import Array, Checkpoint, Directory, Draws
+from hamcmc.store.record import Array, Checkpoint, Directory, Draws
 
 GLOBAL_MEAN = 3.0
 

@@ -15,13 +15,13 @@ import pytest
 import zarr
 from typer.testing import CliRunner
 
-from hamcmc.cli import app
-from hamcmc.distributed import partition
+from hamcmc.cli.app import app
+from hamcmc.factorization import model as gaussian_mf
+from hamcmc.factorization import partition
 from hamcmc.factorization import run as runs
 from hamcmc.factorization.predict import load
 from hamcmc.factorization.ratings import read
-from hamcmc.models import gaussian_mf
-from hamcmc.record import read_checkpoint, read_settings
+from hamcmc.store.record import read_checkpoint, read_settings
 from tests.factorization.sparse import low_rank
 from tests.mutation import mutant
 
@@ -100,8 +100,8 @@ def test_from_ratings_to_predictions(ratings, tmp_path):
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("models/gaussian_mf.py", "prior.noise_shape + size / 2", "prior.noise_shape + size / 4"),
-        ("distributed/factorization.py", "self.size * mean[s] + pull", "self.size / 4 * mean[s] + pull"),
+        ("factorization/model.py", "prior.noise_shape + size / 2", "prior.noise_shape + size / 4"),
+        ("factorization/sharded.py", "self.size * mean[s] + pull", "self.size / 4 * mean[s] + pull"),
         ("factorization/predict.py", "variance[s] = 1 / at", "variance[s] = at"),
     ],
 )

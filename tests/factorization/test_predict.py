@@ -8,11 +8,11 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from hamcmc import record
 from hamcmc.factorization import predict, synthetic
 from hamcmc.factorization import ratings as files
 from hamcmc.factorization.ratings import Ratings
-from hamcmc.record import RunError
+from hamcmc.store import record
+from hamcmc.store.record import RunError
 from tests.factorization.runs import GLOBAL_MEAN, make_draws, make_ratings, make_run
 from tests.mutation import mutant
 

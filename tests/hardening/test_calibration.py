@@ -47,10 +47,10 @@ def test_calibration(name, model):
 
 BROKEN = {
     "noise": ("samplers/base.py", "root = jnp.sqrt(2 * step_size)", "root = jnp.sqrt(step_size)"),
-    "scaling": ("potential.py", "lambda p, g: p + self.size * g,", "lambda p, g: p + self.size / 2 * g,"),
+    "scaling": ("target/posterior.py", "lambda p, g: p + self.size * g,", "lambda p, g: p + self.size / 2 * g,"),
     "sign": ("samplers/base.py", "x + step_size * d + root * z", "x - step_size * d + root * z"),
     "jacobian": (
-        "support.py",
+        "target/support.py",
         "return Support(jnp.exp, jnp.log, _same,",
         "return Support(jnp.exp, jnp.log, jnp.zeros_like,",
     ),

@@ -16,10 +16,11 @@ import polars as pl
 import pytest
 import soundfile as sf
 
-from hamcmc import model_file, record
+from hamcmc.cli import model_file
 from hamcmc.factorization import ratings
-from hamcmc.record import RunError
 from hamcmc.speech import audio, dictionary
+from hamcmc.store import record
+from hamcmc.store.record import RunError
 from tests.hardening.mutate import damage, damage_json
 
 PATIENCE = 60  # seconds until a read counts as hanging

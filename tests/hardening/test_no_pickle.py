@@ -11,15 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hamcmc import model_file, record
+from hamcmc.cli import model_file
 from hamcmc.factorization import ratings
-from hamcmc.record import Array, Checkpoint, Draws, RunError
 from hamcmc.speech import dictionary
+from hamcmc.store import record
+from hamcmc.store.record import Array, Checkpoint, Draws, RunError
 from tests.mutation import ROOT
 
 FORBIDDEN = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "yaml", "jsonpickle"}
 OBJECTS = ("object", "'object'", "'O'", "'|O'", "np.object_")
-RUNS_CODE = {"model_file.py"}  # the model file that a user names is code
+RUNS_CODE = {"cli/model_file.py"}  # the model file that a user names is code
 
 
 def faults(source: str, name: str = "some.py") -> list[str]:

@@ -15,9 +15,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import exprel
 
 import hamcmc
-from hamcmc import diagnostics, job, record
+from hamcmc.diagnostics import summaries as diagnostics
 from hamcmc.factorization import ratings
-from hamcmc.record import Array, Checkpoint, Draws
+from hamcmc.inference import job
+from hamcmc.store import record
+from hamcmc.store.record import Array, Checkpoint, Draws
 
 # A temporary directory that examples share is all right: each overwrites what the last one left.
 SHARED = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import hamcmc
-from hamcmc import record
 from hamcmc.factorization import ratings as files
 from hamcmc.factorization import run as runs
-from hamcmc.record import Array, Checkpoint, Directory, Draws, RunError
+from hamcmc.store import record
+from hamcmc.store.record import Array, Checkpoint, Directory, Draws, RunError
 from tests.factorization.runs import make_ratings
 from tests.hardening.conftest import START, sample_standard_normal, standard_normal
 
@@ -188,7 +188,7 @@ def test_pipes_in_the_place_of_files(a_run):
 def test_two_starts_at_once(tmp_path):
     """Of several processes one gets the directory; the others are told so, and write nothing."""
     code = (
-        "import sys\nfrom hamcmc.record import Directory, RunError\nsys.stdin.readline()\n"
+        "import sys\nfrom hamcmc.store.record import Directory, RunError\nsys.stdin.readline()\n"
         "try:\n    d = Directory.create(sys.argv[1], {'arrays': [], 'by': sys.argv[2]})\n"
         "    print('mine', flush=True)\n    sys.stdin.read()\n"
         "except RunError as e:\n    print(e, flush=True)\n"

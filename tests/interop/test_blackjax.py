@@ -13,8 +13,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import hamcmc
 from hamcmc.interop import from_blackjax, to_blackjax
 from hamcmc.interop.blackjax import _hyper_parameters, _name
-from hamcmc.models import linear_gaussian
-from hamcmc.record import RunError
+from hamcmc.store.record import RunError
+from hamcmc.target import linear_gaussian
 from tests.mutation import mutant
 from tests.samplers.targets import Gaussian, Z, final_positions
 

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from hamcmc.distributed import factorization
 from hamcmc.factorization import ratings as files
+from hamcmc.factorization import sharded as factorization
 from hamcmc.factorization.synthetic import movielens_like
 from hamcmc.paper import fig5
 

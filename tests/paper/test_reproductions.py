@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hamcmc.models import linear_gaussian as model
 from hamcmc.paper import REPRODUCTIONS, bias, fig1, fig2, proposition, theorem, tuning
 from hamcmc.paper.common import Reproduction, finish
+from hamcmc.target import linear_gaussian as model
 
 TINY = {
     fig1: {"iterations": 200, "candidates": 4, "repeats": 1, "chains": 2},

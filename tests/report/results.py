@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from hamcmc.record import Array, Checkpoint, Directory, Draws
-from hamcmc.result import Result
+from hamcmc.store.record import Array, Checkpoint, Directory, Draws
+from hamcmc.store.result import Result
 
 
 def make_result(

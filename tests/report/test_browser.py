@@ -12,11 +12,11 @@ import pytest
 import soundfile as sf
 from playwright.sync_api import Page, expect, sync_playwright
 
-from hamcmc.record import Checkpoint, Directory
 from hamcmc.report import denoise, factorization, watch, write_report
 from hamcmc.speech import audio
 from hamcmc.speech.file import Done, Pooled
 from hamcmc.speech.metrics import Scores
+from hamcmc.store.record import Checkpoint, Directory
 from tests.factorization.test_report import META, fake
 from tests.report.results import Growing, make_result
 

@@ -5,8 +5,8 @@ import base64
 import pytest
 from PIL import Image
 
-from hamcmc.demo import Demo, Row
 from hamcmc.paper.common import Reproduction
+from hamcmc.paper.demo import Demo, Row
 from hamcmc.report import reproduction
 from tests.report.results import Growing
 from tests.report.test_report import Page, sections

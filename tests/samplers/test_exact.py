@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import hamcmc
-from hamcmc.models import linear_gaussian
+from hamcmc.target import linear_gaussian
 from tests.mutation import mutant
 from tests.samplers.catalogue import NAMES, VARIANTS, catalogue
 from tests.samplers.targets import Gaussian, Quartic, Z, final_positions
@@ -119,7 +119,7 @@ MUTATIONS = [
     (ENSEMBLE, "step_size * d.drift)", "-step_size * d.drift)", check_gaussian, "ensemble-newton"),
     (ENSEMBLE, "1 - step_size * factor.newton / 2", "1 - 0 * factor.newton", check_gaussian, "ensemble-newton"),
     (  # H from the half that moves
-        "samplers/ensemble_hamcmc.py",
+        "samplers/ensemble/langevin.py",
         "make(resting, at_rest, state.spread)",
         "make(moving, g, state.spread)",
         check_quartic,
@@ -138,9 +138,9 @@ MUTATIONS = [
     ),
     (BASE, "root = jnp.sqrt(2 * step_size)", "root = jnp.sqrt(step_size)", check_gaussian, "sgld"),
     (BASE, "x + step_size * d", "x - step_size * d", check_gaussian, "sgld"),
-    ("potential.py", "p + self.size * g", "p + len(self.data['x']) / 2 * g", check_gaussian, "sgld"),
+    ("target/posterior.py", "p + self.size * g", "p + len(self.data['x']) / 2 * g", check_gaussian, "sgld"),
     (
-        "curvature.py",
+        "samplers/curvature.py",
         "root = jnp.sqrt(2 * jnp.asarray(step_size))",
         "root = jnp.sqrt(jnp.asarray(step_size))",
         check_gaussian,

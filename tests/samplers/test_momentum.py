@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import hamcmc
-from hamcmc.models import linear_gaussian as lg
 from hamcmc.samplers.sghmc import fly
+from hamcmc.target import linear_gaussian as lg
 from tests.mutation import mutant
 from tests.samplers.targets import Quartic, Z, final_positions
 

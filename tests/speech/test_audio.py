@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import soundfile as sf
 
-from hamcmc.record import RunError
 from hamcmc.speech import audio
+from hamcmc.store.record import RunError
 
 RATE = 8000
 

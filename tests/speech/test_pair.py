@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hamcmc import distributions
 from hamcmc.speech.pair import impulse_nodes, pair
+from hamcmc.stable import distributions
 from tests.mutation import mutant
 
 SPEECH, NOISE, POWER = (

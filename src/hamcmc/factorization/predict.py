@@ -17,7 +17,7 @@ from scipy.special import ndtr, ndtri
 from hamcmc import _check
 from hamcmc.factorization import ratings as ratings_files
 from hamcmc.factorization.ratings import Ratings, RatingsError
-from hamcmc.record import Array, RunError, open_store, read_checkpoint, read_settings, reading, require
+from hamcmc.store.record import Array, RunError, open_store, read_checkpoint, read_settings, reading, require
 
 ENTRIES = 2**24  # draws × pairs held at once
 CACHED = 2**18  # of them while a quantile is searched: what the processor's cache holds

@@ -17,17 +17,19 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec
 
-from hamcmc import _check, record, samplers
-from hamcmc.distributed import factorization, launch, partition
-from hamcmc.distributed.factorization import AXIS, SIDES, Carry, Data, Program
+from hamcmc import _check, samplers
+from hamcmc.factorization import launch, partition
+from hamcmc.factorization import model as gaussian_mf
 from hamcmc.factorization import ratings as files
+from hamcmc.factorization import sharded as factorization
 from hamcmc.factorization.predict import Factorization, load
 from hamcmc.factorization.ratings import Ratings
-from hamcmc.models import gaussian_mf
-from hamcmc.progress import Progress, Status, shown
-from hamcmc.record import Array, Checkpoint, Directory, Draws, RunError
-from hamcmc.run import Interrupted, signals
+from hamcmc.factorization.sharded import AXIS, SIDES, Carry, Data, Program
+from hamcmc.inference.progress import Progress, Status, shown
+from hamcmc.inference.sample import Interrupted, signals
 from hamcmc.samplers.base import WHOLE
+from hamcmc.store import record
+from hamcmc.store.record import Array, Checkpoint, Directory, Draws, RunError
 
 PyTree = Any
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from hamcmc.interop.numpyro import NumpyroPosterior
-from hamcmc.potential import Posterior, name_of
-from hamcmc.record import Array, open_store, read_settings
-from hamcmc.result import Result, arviz
+from hamcmc.store.record import Array, open_store, read_settings
+from hamcmc.store.result import Result, arviz
+from hamcmc.target.posterior import Posterior, name_of
 
 PyTree = Any
 DIMENSIONS = {  # of a factorization

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from hamcmc import minibatch
+from hamcmc.inference.job import batch_size_of
+from hamcmc.inference.schedules import as_schedule
 from hamcmc.interop._require import needs
-from hamcmc.job import batch_size_of
-from hamcmc.potential import Posterior
 from hamcmc.samplers.base import PyTree, Sampler, norm
-from hamcmc.schedules import as_schedule
+from hamcmc.target import minibatch
+from hamcmc.target.posterior import Posterior
 
 if TYPE_CHECKING:
     from blackjax import SamplingAlgorithm

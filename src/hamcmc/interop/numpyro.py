@@ -12,8 +12,8 @@ from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from hamcmc.interop._require import needs
-from hamcmc.potential import Posterior
-from hamcmc.support import Support
+from hamcmc.target.posterior import Posterior
+from hamcmc.target.support import Support
 
 PyTree = Any
 Trace = dict[str, dict[str, Any]]

@@ -19,9 +19,11 @@ from scipy.interpolate import PchipInterpolator
 
 from hamcmc.paper import proposition
 from hamcmc.paper.common import COLOURS, Ensemble, Progress, Reproduction, finish, silent, styled
-from hamcmc.potential import Posterior
-from hamcmc.samplers import Sampler, ensemble_hamcmc, ensemble_underdamped, hamcmc, naive, sgld
-from hamcmc.variance import control_variate
+from hamcmc.samplers import Sampler, hamcmc, naive, sgld
+from hamcmc.samplers.ensemble.langevin import ensemble_hamcmc
+from hamcmc.samplers.ensemble.underdamped import ensemble_underdamped
+from hamcmc.target.estimators import control_variate
+from hamcmc.target.posterior import Posterior
 
 STEP_SIZES = (0.02, 0.004, 0.001)
 TITLE = "Bias of the published samplers and of the ensemble"

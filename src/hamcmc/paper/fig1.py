@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import hamcmc
-from hamcmc.models import linear_gaussian as model
 from hamcmc.paper import tuning
 from hamcmc.paper.common import COLOURS, Progress, Reproduction, finish, silent, styled
+from hamcmc.target import linear_gaussian as model
 
 TITLE = "Figure 1: linear Gaussian model, D = 2"
 SIZE, NOISE_VARIANCE, EXPONENT = 1000, 10.0, 0.51

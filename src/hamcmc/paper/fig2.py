@@ -10,13 +10,14 @@ import numpy as np
 from jax import lax
 from matplotlib.figure import Figure
 
-from hamcmc import loop, minibatch
-from hamcmc.models import linear_gaussian as model
+from hamcmc.inference import compiled as loop
 from hamcmc.paper import tuning
 from hamcmc.paper.common import COLOURS, Ensemble, Progress, Reproduction, finish, silent, styled
-from hamcmc.potential import Posterior
 from hamcmc.samplers import Sampler, sgrld
 from hamcmc.samplers.base import langevin, standard_normal
+from hamcmc.target import linear_gaussian as model
+from hamcmc.target import minibatch
+from hamcmc.target.posterior import Posterior
 
 TITLE = "Figure 2: error of the posterior mean, linear Gaussian model"
 SIZE, NOISE_VARIANCE, EXPONENT = 10_000, 10.0, 0.51

@@ -17,8 +17,8 @@ from scipy.io import wavfile
 from scipy.signal import butter, lfilter, sosfilt
 
 from hamcmc.paper.common import COLOURS, Progress, Reproduction, finish, silent, styled
-from hamcmc.separation import Prior, Source, separate
 from hamcmc.speech import audio, dictionary, metrics, spectrum
+from hamcmc.stable import Prior, Source, separate
 
 TITLE = "Figure 3: SDR of speech cleaned from noise at 5 dB"
 PAPER = {"SGLD": 4.53, "pSGLD": 4.58, "HAMCMC": 5.07}

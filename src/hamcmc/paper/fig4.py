@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from hamcmc.distributed.partition import Partition, partition
+from hamcmc.factorization.partition import Partition, partition
 from hamcmc.factorization.synthetic import movielens_like
 from hamcmc.paper.common import Progress, Reproduction, finish, silent, styled
 

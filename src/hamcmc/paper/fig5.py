@@ -16,14 +16,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from hamcmc import _check
-from hamcmc.distributed import factorization, partition
-from hamcmc.distributed.factorization import Data
+from hamcmc.factorization import model as gaussian_mf
+from hamcmc.factorization import partition, run
 from hamcmc.factorization import ratings as files
-from hamcmc.factorization import run
+from hamcmc.factorization import sharded as factorization
+from hamcmc.factorization.native import Blocks
 from hamcmc.factorization.ratings import Ratings
+from hamcmc.factorization.sharded import Data
 from hamcmc.factorization.synthetic import movielens_like
-from hamcmc.models import gaussian_mf
-from hamcmc.native import Blocks
 from hamcmc.paper.common import Progress, Reproduction, finish, silent, styled
 
 PyTree = Any

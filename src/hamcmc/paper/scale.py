@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from hamcmc import native
-from hamcmc.distributed import cost, inspect, partition
+from hamcmc.factorization import cost, inspect, native, partition
 from hamcmc.paper.common import Progress, Reproduction, finish, silent, styled
 
 RATINGS, ROWS, COLUMNS, RANK = 10**9, 10**7, 10**6, 50

@@ -17,10 +17,10 @@ import numpy as np
 from jax import Array, lax
 from scipy.stats import qmc
 
-from hamcmc import minibatch
-from hamcmc.potential import Posterior
+from hamcmc.inference.schedules import Polynomial
 from hamcmc.samplers import Sampler, hamcmc, psgld, sgld, sgrld
-from hamcmc.schedules import Polynomial
+from hamcmc.target import minibatch
+from hamcmc.target.posterior import Posterior
 
 PyTree = Any
 ROUNDS = 4

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from hamcmc.diagnostics import Cost, Summary, cost, format_cell, read_entries, summary
+from hamcmc.diagnostics.summaries import Cost, Summary, cost, format_cell, read_entries, summary
 from hamcmc.report import frame, plots
 from hamcmc.report.frame import duration, flatten, number, plural, value
-from hamcmc.result import Result
+from hamcmc.store.result import Result
 
 ROWS = 20  # of the table that is open; the rest is folded
 SHOWN = 8  # parameters with trace and density
@@ -43,7 +43,7 @@ def write_report(run: Result | str | os.PathLike, out_html: str | os.PathLike | 
     """Write the report of a run, complete or not.
 
     Args:
-        run: a run's directory, or a :class:`~hamcmc.result.Result`.
+        run: a run's directory, or a :class:`~hamcmc.store.result.Result`.
         out_html: the file to write; by default ``report.html`` in the run's directory, or here for a Result.
 
     Returns:

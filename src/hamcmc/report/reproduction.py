@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from hamcmc.report import frame, page
 from hamcmc.report.frame import duration, flatten, number, value
-from hamcmc.result import Result
+from hamcmc.store.result import Result
 
 if TYPE_CHECKING:
-    from hamcmc.demo import Demo
     from hamcmc.paper.common import Reproduction
+    from hamcmc.paper.demo import Demo
 
 
 def write(found: "Reproduction", out: str | os.PathLike) -> Path:

@@ -13,10 +13,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from hamcmc.record import RunError, read_checkpoint, read_settings
 from hamcmc.report import factorization, frame, page
 from hamcmc.report.frame import duration
-from hamcmc.result import Result
+from hamcmc.store.record import RunError, read_checkpoint, read_settings
+from hamcmc.store.result import Result
 
 HOST = "127.0.0.1"
 FILES = ("run.json", "checkpoint", "events.jsonl")

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from hamcmc import _check
-from hamcmc.potential import Posterior
 from hamcmc.samplers.base import Grad, PyTree, Sampler
+from hamcmc.target.posterior import Posterior
 
 Conditional = Callable[[Array, dict[str, Any]], dict[str, Any]]
 

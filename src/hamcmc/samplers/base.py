@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from hamcmc.noise import standard_normal as standard_normal
+from hamcmc.samplers.noise import standard_normal as standard_normal
 
 PyTree = Any
 Grad = Callable[[PyTree, PyTree], PyTree]

@@ -8,10 +8,10 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from hamcmc import _check
-from hamcmc.potential import Posterior
 from hamcmc.samplers.base import Info, Mirror, PyTree, Sampler, norm, standard_normal
 from hamcmc.samplers.sghmc import fly, kick, open_fraction
 from hamcmc.samplers.sgnht import rub
+from hamcmc.target.posterior import Posterior
 
 
 class State(NamedTuple):

@@ -8,8 +8,8 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from hamcmc import _check
-from hamcmc.potential import Posterior
 from hamcmc.samplers.base import WHOLE, Info, Mirror, PyTree, Sampler, Space, langevin, step_info
+from hamcmc.target.posterior import Posterior
 
 
 class State(NamedTuple):

@@ -9,8 +9,8 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve
 
 from hamcmc import _check
-from hamcmc.potential import Posterior
 from hamcmc.samplers.base import Info, Mirror, PyTree, Sampler, norm, standard_normal
+from hamcmc.target.posterior import Posterior
 
 
 class State(NamedTuple):

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from hamcmc import _check, samplers
-from hamcmc.potential import Posterior
 from hamcmc.samplers.base import PyTree, Sampler
-from hamcmc.variance import Anchor, Anchored, AnchoredPosterior
+from hamcmc.target.estimators import Anchor, Anchored, AnchoredPosterior
+from hamcmc.target.posterior import Posterior
 
 ROWS = 8192  # data per piece of a full pass
 LARGEST = 2**30  # bytes

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from hamcmc.record import reading
 from hamcmc.speech import audio, spectrum
+from hamcmc.store.record import reading
 
 ALPHA = 1.2  # of speech
 BINS = 257  # up to 8 kHz

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from hamcmc.noise import standard_normal
+from hamcmc.samplers.noise import standard_normal
 from hamcmc.speech.pair import Pair
 
 PyTree = Any

@@ -1,7 +1,7 @@
 r"""Two stable sources in one complex number, with their impulses integrated out.
 
 A bin of a noisy spectrogram is x = s + n, both isotropic SαS: :math:`s | Φ_s ∼ N_c(0, Φ_s v_s)` and likewise n, with Φ
-twice a positive stable variable (:func:`hamcmc.distributions.impulse`), and :math:`v = σ²`. Given the scales,
+twice a positive stable variable (:func:`hamcmc.stable.distributions.impulse`), and :math:`v = σ²`. Given the scales,
 
 .. math:: p(x) = E\, N_c(x; 0, Φ_s v_s + Φ_n v_n), \qquad
     E[s | x] = x\, E\Big[\frac{Φ_s v_s}{Φ_s v_s + Φ_n v_n} \Big| x\Big]

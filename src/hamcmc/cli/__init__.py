@@ -1,0 +1,1 @@
+"""The shell: ``hamcmc`` and its commands."""

@@ -1,0 +1,46 @@
+"""The command line: all commands in one program."""
+
+from typing import Annotated
+
+import typer
+
+from hamcmc import __version__
+from hamcmc.cli import pages, ratings, sampling, speech
+from hamcmc.cli.shell import screen
+from hamcmc.inference import compilation
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Bayesian inference on large data with stochastic quasi-Newton Langevin dynamics.",
+    epilog="Start with [bold]hamcmc demo[/bold]; then [bold]hamcmc sample --help[/bold] for a model of your own.",
+)
+
+
+def main() -> None:
+    """The entry point."""
+    compilation.keep()
+    app()
+
+
+def version(value: bool) -> None:
+    """Print the version."""
+    if value:
+        screen.print(f"hamcmc {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version.")] = (
+        False
+    ),
+) -> None:
+    """Options of the program itself."""
+
+
+for commands in (sampling, pages, ratings, speech):
+    commands.register(app)

@@ -1,0 +1,145 @@
+"""What the shell takes: a Python file with a model, and a file with data."""
+
+import csv
+import hashlib
+import importlib.util
+import inspect
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hamcmc.samplers import Sampler, build
+from hamcmc.store.record import reading
+from hamcmc.target.posterior import Posterior
+
+MAPPED = 2**30  # bytes; a larger array stays on disk and is streamed
+
+
+class ModelFileError(ValueError):
+    """A model or data file that cannot be used, with a message that names file and place."""
+
+
+class Model(NamedTuple):
+    """What a model file defines.
+
+    Attributes:
+        posterior: made by the file's ``posterior(data)``.
+        init: the file's ``init``: parameters, or a function of a key that draws them.
+        options: what else it defines for samplers: ``fisher`` (for sgrld) and ``metric`` (for the
+            quasi-Newton samplers).
+    """
+
+    posterior: Posterior
+    init: Any
+    options: dict[str, Any]
+
+    def sampler(self, name: str, settings: dict[str, Any]) -> Sampler:
+        """A sampler by name, with what the model file has for it."""
+        return build(name, self.posterior, **settings, **self.own_options(name))
+
+    def own_options(self, name: str) -> dict[str, Any]:
+        """What the model file has for a sampler."""
+        own = "fisher" if name == "sgrld" else "metric" if "hamcmc" in name or "ensemble" in name else None
+        if name == "sgrld" and own not in self.options:
+            raise ModelFileError("sgrld needs the expected Fisher information: define `fisher` in the model file")
+        return {own: self.options[own]} if own in self.options else {}
+
+
+def load(path: Path, data: Path | None) -> Model:
+    """Run a model file and build its posterior. The file is code: run only what you trust."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ModelFileError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in ("posterior", "init"):
+        if not hasattr(module, name):
+            raise ModelFileError(f"{path} does not define `{name}`: a model file has posterior(data) and init")
+    if not callable(module.posterior):
+        raise ModelFileError(f"{path}: `posterior` must be a function of the data")
+    wants_data = bool(inspect.signature(module.posterior).parameters)
+    if wants_data and data is None:
+        raise ModelFileError(f"{path}: posterior(data) wants data: give --data")
+    if data is not None and not wants_data:
+        raise ModelFileError(f"{path}: posterior() takes no data, but --data was given")
+    posterior = module.posterior(read_data(data)) if data is not None else module.posterior()
+    if not isinstance(posterior, Posterior):
+        raise ModelFileError(f"{path}: posterior(data) must return a hamcmc.Posterior, got {type(posterior).__name__}")
+    options = {k: getattr(module, k) for k in ("fisher", "metric") if hasattr(module, k)}
+    return Model(posterior, module.init, options)
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def read_data(path: Path) -> Any:
+    """Arrays from a file: ``.npy``, ``.npz`` (a dict), ``.csv``/``.tsv`` with a header (a dict of columns), or a folder
+    of ``.npy`` files (a dict). An ``.npy`` above 1 GiB stays on disk."""
+    with reading(path, "cannot be read", ModelFileError):
+        if path.is_dir():
+            files = sorted(path.glob("*.npy"))
+            if not files:
+                raise ModelFileError(f"{path}: no .npy files in this folder")
+            return {f.stem: _read_npy(f) for f in files}
+        if path.suffix == ".npy":
+            return _read_npy(path)
+        if path.suffix == ".npz":
+            with open(path, "rb") as f, np.load(f, allow_pickle=False) as arrays:
+                if isinstance(arrays, np.ndarray):
+                    raise ValueError("it is no .npz file")
+                return {name: _numbers(array, f"{path}: {name}") for name, array in arrays.items()}
+        if path.suffix in (".csv", ".tsv"):
+            return _read_table(path, "\t" if path.suffix == ".tsv" else ",")
+    raise ModelFileError(f"{path}: data must be .npy, .npz, .csv, .tsv or a folder of .npy files")
+
+
+def _read_npy(path: Path) -> np.ndarray:
+    mapped = "r" if path.stat().st_size > MAPPED else None
+    with open(path, "rb") as f:
+        if f.read(6) != b"\x93NUMPY":
+            raise ValueError("it is no .npy file")
+    return _numbers(np.load(path, mmap_mode=mapped, allow_pickle=False), str(path))
+
+
+def _numbers(array: np.ndarray, where: str) -> np.ndarray:
+    if array.dtype.kind not in "biuf":
+        raise ModelFileError(f"{where} has no numbers, but {array.dtype}")
+    return array
+
+
+def _read_table(path: Path, delimiter: str) -> dict[str, np.ndarray]:
+    with open(path, newline="", encoding="utf-8-sig") as f:
+        reader = csv.reader(f, delimiter=delimiter)
+        header = next(reader, None)
+        if not header:
+            raise ModelFileError(f"{path}: the file is empty")
+        names = [name.strip() for name in header]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ModelFileError(f"{path}: two columns have the name {twice!r}")
+        rows = []
+        for row in reader:
+            if not row:
+                continue
+            if len(row) != len(header):
+                raise ModelFileError(f"{path}:{reader.line_num}: {len(row)} fields where the header has {len(header)}")
+            try:
+                rows.append([float(v) for v in row])
+            except ValueError:
+                bad = next(i for i, v in enumerate(row) if not _is_number(v))
+                message = f"{path}:{reader.line_num}: column {header[bad]!r} is not a number: {row[bad]!r}"
+                raise ModelFileError(message) from None
+    if not rows:
+        raise ModelFileError(f"{path}: data is empty: a header, and no rows")
+    return dict(zip(names, np.array(rows, np.float64).T))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

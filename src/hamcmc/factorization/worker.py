@@ -1,0 +1,56 @@
+"""One of several processes: ``python -m hamcmc.factorization.worker RUN``, as :mod:`.launch` starts it."""
+
+import os
+import sys
+
+import jax
+
+from hamcmc.factorization import launch
+from hamcmc.inference import compilation
+
+LOST = 3  # exit code of a process that was left alone by another
+
+
+def main(path: str, *options: str) -> int:
+    """Join the others, and work."""
+    from hamcmc.factorization.run import work
+    from hamcmc.inference.sample import Interrupted
+    from hamcmc.store.record import RunError
+
+    seconds = next((float(o.partition("=")[2]) for o in options if o.startswith("--checkpoint-seconds=")), 30.0)
+    quiet = False if "--quiet" in options else None
+    _take_own_cores()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the collectives' library chats on stdout
+    compilation.keep()
+    launch.join()
+    try:
+        work(path, progress=quiet, checkpoint_seconds=seconds)
+    except Interrupted as stop:
+        return 128 + stop.signal
+    except (RunError, ValueError) as error:
+        if jax.process_index() == 0:
+            print(f"error: {error}", file=sys.stderr)
+        return launch.FAILED
+    except Exception as error:
+        reason = str(error).splitlines()[0][:200]
+        print(f"process {jax.process_index()} lost the others: {reason}", file=sys.stderr)
+        return LOST
+    return 0
+
+
+def _take_own_cores() -> None:
+    """Where there are cores for every process, each keeps to its own: threads of others would only be in its way."""
+    processes, mine = int(os.environ["HAMCMC_PROCESSES"]), int(os.environ["HAMCMC_PROCESS"])
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    each = len(cores) // processes
+    if each:
+        os.sched_setaffinity(0, cores[mine * each : (mine + 1) * each])
+
+
+if __name__ == "__main__":
+    code = main(*sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code in (0, 130):
+        jax.distributed.shutdown()
+    os._exit(code)  # a regular exit would wait for processes that are no more

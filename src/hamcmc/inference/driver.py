@@ -1,0 +1,171 @@
+"""The driver on the host: it runs a compiled program segment by segment, and keeps what the program makes.
+
+Between two segments it records draws, writes checkpoints, acts on signals and shows progress. It knows neither samplers
+nor targets: sampling and factorization are two programs of it.
+"""
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from hamcmc.inference.progress import Progress, Status, shown
+from hamcmc.store.errors import Interrupted, NonFinite
+from hamcmc.store.recorder import Recorder
+
+Draws = Mapping[str, np.ndarray]  # by ``group/name``, with leading axes (draw, chain)
+
+
+class Program(Protocol):
+    """A run that is advanced one segment at a time.
+
+    Attributes:
+        name: what the progress bar calls it.
+        iteration: how far it has come, of `total`.
+        total: where it ends.
+    """
+
+    name: str
+    iteration: int
+    total: int
+
+    def advance(self) -> Draws:
+        """Run one segment and return its draws. Raise :class:`Broken` where the state became non-finite."""
+        ...
+
+    def pack(self, going: bool) -> dict[str, np.ndarray]:
+        """The arrays of a checkpoint: all that is needed to continue a run that is `going` on, or to read one."""
+        ...
+
+    def unpack(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        ...
+
+    def counters(self) -> dict[str, Any]:
+        """What a checkpoint counts: iteration, seconds, gradients and what else the program measures."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What the log of events says of the newest segment; empty where there is nothing to say."""
+        ...
+
+    def status(self, draws: int) -> Status:
+        """For the progress bar; `draws` is how many are stored."""
+        ...
+
+    def agree(self, mine: bool) -> bool:
+        """Whether any of the processes that run this program says so: all must leave the loop together."""
+        ...
+
+
+class Broken(Exception):
+    """Raised by a program whose state became non-finite.
+
+    Attributes:
+        draws: the good draws of the segment, to be kept.
+        facts: iteration, chain and parameter, for the log.
+    """
+
+    def __init__(self, message: str, draws: Draws, facts: Mapping[str, Any]):
+        super().__init__(message)
+        self.draws, self.facts = draws, facts
+
+
+def drive(
+    program: Program,
+    recorder: Recorder,
+    *,
+    resumed: bool = False,
+    progress: bool | Progress | None = None,
+    checkpoint_seconds: float = 30.0,
+    resume_with: str = "",
+) -> None:
+    """Advance a program until it is complete.
+
+    Args:
+        program: what to run; every process of a distributed run calls this with its own part of it.
+        recorder: where draws, checkpoints and events go.
+        resumed: whether it continues from a checkpoint; a new run writes one before its first segment.
+        progress: show a bar (None: if stderr is a terminal), or call a function with each status.
+        checkpoint_seconds: time between checkpoints.
+        resume_with: the command that continues the run, for the message of :class:`Interrupted`.
+
+    Raises:
+        NonFinite: the state became non-finite; the draws before that are kept.
+        Interrupted: SIGINT or SIGTERM arrived; everything up to then is saved.
+    """
+
+    def save(status: str, **more: Any) -> None:
+        arrays = program.pack(status == "running")
+        recorder.save({"status": status, **program.counters(), **more}, arrays)
+
+    with signals() as received, shown(progress, program.name) as show:
+        if not resumed:
+            save("running")
+        recorder.log("start", iteration=program.iteration)
+        saved = time.monotonic()
+        while program.iteration < program.total and not program.agree(bool(received)):
+            try:
+                draws = program.advance()
+            except Broken as broken:
+                recorder.append(broken.draws)
+                recorder.cut()
+                message = str(broken).format(draws=recorder.written)
+                recorder.log("failed", **broken.facts)
+                save("failed", message=message)
+                raise NonFinite(message) from None
+            recorder.append(draws)
+            if facts := program.facts():
+                recorder.log("progress", **facts)
+            show(program.status(recorder.total))
+            if program.iteration < program.total and program.agree(time.monotonic() - saved >= checkpoint_seconds):
+                save("running")
+                saved = time.monotonic()
+        if program.iteration == program.total:
+            save("complete")
+            recorder.log("complete", iteration=program.iteration, seconds=round(program.counters()["seconds"], 3))
+        else:
+            save("running")
+        if received or program.iteration < program.total:
+            raise _interrupted(program, recorder, received, resume_with)
+
+
+def _interrupted(program: Program, recorder: Recorder, received: list[int], resume_with: str) -> Interrupted:
+    number = received[0] if received else signal.SIGTERM  # the signal may have reached another process
+    name = signal.Signals(number).name
+    recorder.log("interrupted", signal=name, iteration=program.iteration)
+    if program.iteration == program.total:
+        then = ", which was the last"
+    elif resume_with:
+        then = f", all saved: '{resume_with}' continues"
+    else:
+        then = "; give out= to be able to resume"
+    message = f"stopped by {name} at iteration {program.iteration:,} of {program.total:,}{then}"
+    return Interrupted(message, int(number))
+
+
+@contextlib.contextmanager
+def signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM, to act on between segments; a second one acts at once."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    old = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number, _frame):
+        received.append(number)
+        for n, handler in old.items():
+            signal.signal(n, handler)
+
+    for n in old:
+        signal.signal(n, note)
+    try:
+        yield received
+    finally:
+        for n, handler in old.items():
+            signal.signal(n, handler)

@@ -1,0 +1,237 @@
+"""A run about to start: its input checked, its settings complete, its chains at their start."""
+
+import json
+import platform
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import tree_leaves_with_path
+
+from hamcmc import _check
+from hamcmc.inference import compiled as loop
+from hamcmc.inference import schedules, stream
+from hamcmc.samplers.base import Sampler
+from hamcmc.store.record import Array, RunError
+from hamcmc.target.posterior import Posterior, name_of
+
+PyTree = Any
+VISIT_FLOPS = 5e8  # work between two visits of the host: well under a second
+RESERVED = ("", ".", "..", "zarr.json", "chain", "draw")
+STEP_FLOPS = 5e3  # a step costs this much however small it is
+
+
+class Job(NamedTuple):
+    """Checked input, and the sampler's states at the start (leading chain axis)."""
+
+    posterior: Posterior
+    sampler: Sampler
+    schedule: Callable
+    state: Any
+    keys: loop.Keys
+    settings: dict[str, Any]
+
+    @property
+    def arrays(self) -> list[Array]:
+        """What is recorded at each draw."""
+        return [Array(a["group"], a["name"], tuple(a["shape"]), a["dtype"]) for a in self.settings["arrays"]]
+
+    @property
+    def total(self) -> int:
+        """Iterations of the whole run."""
+        return self.settings["warmup"] + self.settings["num_samples"] * self.settings["thin"]
+
+
+def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callable, settings: dict[str, Any]) -> Job:
+    """Check everything that can be checked before the first step, and complete the settings."""
+    ensembles, replicas = settings["ensembles"], sampler.replicas
+    keys = loop.keys(settings["seed"], ensembles, replicas)
+    positions = [
+        posterior.unconstrain(parameters(init, key)) for key in (keys.start if callable(init) else keys.start[:1])
+    ]
+    check_start(posterior, positions, settings["batch_size"])
+    positions *= 1 if callable(init) else len(keys.start)
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *positions)
+    if replicas > 1:
+        stacked = jax.tree.map(lambda x: x.reshape(ensembles, replicas, *x.shape[1:]), stacked)
+    state = jax.vmap(sampler.init)(stacked)
+    total = settings["warmup"] + settings["num_samples"] * settings["thin"]
+    if total >= 2**31:
+        raise ValueError(f"warmup + num_samples * thin must stay below 2**31 iterations, got {total}")
+    found = {
+        "chains": ensembles * replicas,
+        "sampler": dict(sampler.settings),
+        "gradient": dict(posterior.settings),
+        "step_size": describe(schedule),
+        "step_sizes": schedules.fingerprint(schedule, total),
+        "arrays": recorded(posterior, sampler, positions[0], settings),
+        "visit": settings.get("visit") or visit_length(posterior, sampler, positions[0], settings),
+        "data_checksum": settings.get("data_checksum") or checksum(posterior),
+        "data_size": posterior.size,
+        "x64": x64(),
+        "versions": {"python": platform.python_version()} | {p: version(p) for p in ("hamcmc", "jax", "numpy", "zarr")},
+    }
+    return Job(posterior, sampler, schedule, state, keys, json.loads(json.dumps(settings | found, default=plain)))
+
+
+def parameters(init: Any, key: jax.Array) -> PyTree:
+    """The start of one chain, as floating point arrays; raises with the name of a leaf at fault."""
+    given = init(key) if callable(init) else init
+    names = set()
+    for path, leaf in tree_leaves_with_path(given):
+        name, array = name_of(path), np.asarray(leaf)
+        if name in names or name in RESERVED or "/" in name or not name.isprintable():  # draws go to files so named
+            taken = ", ".join(n for n in RESERVED if n)
+            raise ValueError(f"parameter {name} must have a name of its own, without '/', other than {taken}")
+        names.add(name)
+        if array.dtype.kind != "f":
+            raise ValueError(f"parameter {name} must be floating point, got {array.dtype} in init")
+        if array.size == 0:
+            raise ValueError(f"parameter {name} is empty in init")
+        if not np.isfinite(array).all():
+            raise ValueError(f"parameter {name} is not finite in init")
+    if not names:
+        raise ValueError("init has no parameters")
+    return jax.tree.map(jnp.asarray, given)
+
+
+def check_start(posterior: Posterior, positions: list[PyTree], batch_size: int | None) -> None:
+    """The log-density is a finite scalar with a finite gradient where each chain starts, on the first minibatch."""
+    batch = jax.tree.map(lambda x: jnp.asarray(x[: batch_size or posterior.size]), posterior.data)
+
+    def values(position, batch):
+        theta = posterior.constrain(position)
+        found = {"log_prior": posterior.log_prior(theta)}
+        if posterior.log_likelihood is not None:
+            found["log_likelihood"] = jax.vmap(posterior.log_likelihood, (None, 0))(theta, batch)
+        return found
+
+    for name, value in jax.eval_shape(values, positions[0], batch).items():
+        rows = (1,) if name == "log_likelihood" else ()
+        if len(value.shape) != len(rows):
+            of = " of one datum" if rows else ""
+            raise ValueError(f"{name} must return a scalar{of}, got shape {value.shape[len(rows) :]}")
+    evaluate = jax.jit(lambda position, batch: (values(position, batch), posterior.grad(position, batch)))
+    for chain, position in enumerate(positions):
+        found, grad = evaluate(position, batch)
+        for name, value in found.items():
+            bad = np.ravel(value)[~np.isfinite(np.ravel(value))]
+            if bad.size:
+                raise ValueError(f"{name} is {bad[0]} at the start of chain {chain}: choose another init")
+        for path, leaf in tree_leaves_with_path(grad):
+            if not np.isfinite(leaf).all():
+                raise ValueError(
+                    f"the log-density's gradient in parameter {name_of(path)} is not finite at the start of "
+                    f"chain {chain}: choose another init"
+                )
+
+
+def batch_size_of(value: Any, posterior: Posterior) -> int | None:
+    """A batch size that fits the data."""
+    if value is None or posterior.data is None:
+        if posterior.streamed:
+            raise ValueError("batch_size must be given for streamed (memory-mapped) data")
+        if value is not None:
+            raise ValueError("batch_size was given, but this posterior has no data")
+        return None
+    n = _check.at_least("batch_size", value, 1)
+    if n > posterior.size:
+        raise ValueError(f"batch_size {n} is larger than the data: {posterior.size} rows")
+    return n
+
+
+def recorded(posterior: Posterior, sampler: Sampler, position: PyTree, settings: dict) -> list[dict[str, Any]]:
+    """Group, name, shape and type of every array recorded at each draw."""
+    rows = posterior.size if settings["batch_size"] is None else settings["batch_size"]
+    state = state_shape(sampler, position)
+    _, info = jax.eval_shape(sampler.step, jax.random.key(0), state, batch_shape(posterior, rows), 1.0)
+    theta = jax.eval_shape(posterior.constrain, position)
+    groups = [("posterior", theta), ("sample_stats", info)]
+    if settings["store_gradients"]:
+        for (path, x), y in zip(tree_leaves_with_path(theta), jax.tree.leaves(position)):
+            if x.shape != y.shape:
+                shapes = f"{name_of(path)} has shape {x.shape}, and is sampled in {y.shape}"
+                raise ValueError(f"store_gradients is not available: {shapes}")
+        groups.append(("gradients", theta))
+    found = [
+        {"group": group, "name": name_of(path), "shape": list(x.shape), "dtype": str(x.dtype)}
+        for group, tree in groups
+        for path, x in tree_leaves_with_path(tree)
+    ]
+    kind = str(jnp.result_type(*(x.dtype for x in jax.tree.leaves(theta))))
+    return [*found, {"group": "sample_stats", "name": "step_size", "shape": [], "dtype": kind}]
+
+
+def batch_shape(posterior: Posterior, rows: int) -> PyTree:
+    """Shapes and types of a minibatch."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), jnp.asarray(x[:1]).dtype), posterior.data)
+
+
+def state_shape(sampler: Sampler, position: PyTree) -> Any:
+    """Shapes and types of a state, from one position."""
+    leading = (sampler.replicas,) if sampler.replicas > 1 else ()
+    return jax.eval_shape(
+        sampler.init, jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), position)
+    )
+
+
+def visit_length(posterior: Posterior, sampler: Sampler, position: PyTree, settings: dict) -> int:
+    """Iterations between two visits of the host, by XLA's account of a step's work."""
+    rows = posterior.size if settings["batch_size"] is None else settings["batch_size"]
+    state = state_shape(sampler, position)
+    step = jax.jit(sampler.step).lower(jax.random.key(0), state, batch_shape(posterior, rows), 1.0)
+    work = settings["ensembles"] * float((step.cost_analysis() or {}).get("flops", 0.0)) + STEP_FLOPS
+    length = int(np.clip(VISIT_FLOPS / work, 1, 10**5))
+    if posterior.streamed:
+        length = min(length, stream.iterations_held(posterior, settings["ensembles"], rows))
+    return length
+
+
+def checksum(posterior: Posterior) -> str | None:
+    """Of the posterior's data; None where it has none."""
+    return None if posterior.data is None else posterior.checksum()
+
+
+def plain(value: Any) -> Any:
+    """For JSON: array scalars as numbers, anything else by its text."""
+    return value.item() if getattr(value, "ndim", None) == 0 else str(value)
+
+
+def storable(options: dict[str, Any]) -> dict[str, Any] | None:
+    """A sampler's options as JSON gives them back; None where one is an array or a function, which it cannot hold."""
+
+    def number(value):
+        if getattr(value, "ndim", None) != 0:
+            raise TypeError
+        return value.item()
+
+    try:
+        return json.loads(json.dumps(options, default=number))
+    except TypeError:
+        return None
+
+
+def x64() -> bool:
+    """Whether JAX computes in double precision."""
+    return jnp.zeros(()).dtype == jnp.float64
+
+
+def describe(schedule: Callable) -> dict[str, Any]:
+    """A schedule for run.json: ours by name and parameters, any other as custom."""
+    for name, kind in schedules.NAMED.items():
+        if isinstance(schedule, kind):
+            return {"schedule": name, **vars(schedule)}
+    return {"schedule": "custom"}
+
+
+def recorded_schedule(spec: dict[str, Any], given: Any, path: Any) -> Callable:
+    """The inverse of :func:`describe`; a custom schedule must be given again."""
+    if given is not None:
+        return schedules.as_schedule(given)
+    parameters = {k: v for k, v in spec.items() if k != "schedule"}
+    if spec["schedule"] == "custom":
+        raise RunError(f"{path} was run with a step-size schedule of its own: give it to resume")
+    return schedules.NAMED[spec["schedule"]](**parameters)

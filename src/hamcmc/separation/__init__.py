@@ -1,6 +1,0 @@
-"""Sources that add up to a matrix, each with heavy tails: draws of alpha-stable factorizations."""
-
-from hamcmc.models.alpha_stable_mf import Prior, Source, estimate_alpha
-from hamcmc.separation.run import AlphaStableMF, Factors, alpha_stable_mf, separate
-
-__all__ = ["AlphaStableMF", "Factors", "Prior", "Source", "alpha_stable_mf", "estimate_alpha", "separate"]

@@ -1,0 +1,157 @@
+"""The impulses Φ of alpha-stable entries, by Metropolis steps.
+
+Kanter's representation makes Φ a function of an angle and an exponential variable, whose densities are simple, while
+that of Φ is not. A step proposes both from the prior (``"prior"``, the paper's way, hardly ever accepted where |x|² is
+far above V), or by a random walk on the logit of the angle and the logarithm of the exponential (``"walk"``).
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.scipy.special import logsumexp
+
+from hamcmc.samplers.noise import threefry
+from hamcmc.stable.model import log_normal
+
+PROPOSALS = ("prior", "walk", "both")
+WALK = 2.0  # longest step of the random walk in the angle's logit and the exponential's logarithm
+
+
+def log_impulse(latent: Array, alpha: Any) -> Array:
+    """log Φ from the logit of the angle and the logarithm of the exponential variable (Kanter)."""
+    a = jnp.asarray(alpha, latent.dtype) / 2
+    angle, rest = jnp.pi * jax.nn.sigmoid(latent[0]), jnp.pi * jax.nn.sigmoid(-latent[0])
+    log_sin = lambda x: jnp.log(jnp.maximum(jnp.sin(x), jnp.finfo(latent.dtype).tiny))
+    # sin U is sin(π − U): of the smaller of the two, which has its digits.
+    log_sin_u = log_sin(jnp.minimum(angle, rest))
+    return math.log(2) + log_sin(a * angle) - log_sin_u / a + (1 - a) / a * (log_sin((1 - a) * angle) - latent[1])
+
+
+def log_latent_density(latent: Array) -> Array:
+    """Of the logit of a uniform angle and the logarithm of an exponential variable."""
+    return jax.nn.log_sigmoid(latent[0]) + jax.nn.log_sigmoid(-latent[0]) + latent[1] - jnp.exp(latent[1])
+
+
+def draw_latent(u: Array, v: Array) -> Array:
+    """From their prior by two uniform numbers; small u are large angles, and they keep their digits."""
+    return jnp.stack([jnp.log1p(-u) - jnp.log(u), jnp.log(-jnp.log(v))])
+
+
+def uniforms(key: Array, number: int, shape: tuple[int, ...]) -> Array:
+    """Uniform numbers in (0, 1), of shape (number, *shape), drawn as in :mod:`hamcmc.samplers.noise`."""
+    dtype = jax.dtypes.canonicalize_dtype(float)
+    words, count = jax.random.key_data(key), lax.iota(jnp.uint32, math.prod(shape))
+    if words.shape != (2,):  # another generator
+        words = jax.random.bits(key, (2,), jnp.uint32)
+    bits = 23 if dtype == jnp.float32 else 32  # so that half a unit more is a number, too
+
+    def pair(i):
+        both = threefry(words[0], words[1], jnp.full_like(count, i), count)
+        return tuple(((x >> np.uint32(32 - bits)).astype(dtype) + 0.5) * dtype.type(2.0**-bits) for x in both)
+
+    # Through a loop, or the compiler would draw them anew at each place of use.
+    pairs = lax.map(pair, jnp.arange(-(-number // 2), dtype=jnp.uint32))
+    return jnp.concatenate(pairs)[:number].reshape(number, *shape)
+
+
+class Metropolis(NamedTuple):
+    """Metropolis steps for impulses, one source after the other.
+
+    State: an array (sources, 3, rows, columns) of the two variables of Kanter's representation, and log Φ.
+    """
+
+    alphas: Any
+    dof: int
+    proposal: str
+    sweeps: int
+
+    def start(self, log_v: Array, log_power: Array) -> Array:
+        """Impulses to start from, as large as the data ask for: else large entries throw W and H far away."""
+        wanted = log_power - logsumexp(log_v, 0)
+        grid = jnp.stack([jnp.linspace(0, 40, 400), jnp.zeros(400)])  # from the median angle on, where log Φ increases
+
+        def source(alpha):
+            latent = jnp.stack([jnp.interp(wanted, log_impulse(grid, alpha), grid[0]), jnp.zeros_like(wanted)])
+            return jnp.concatenate([latent, log_impulse(latent, alpha)[None]])
+
+        return lax.map(source, jnp.asarray(self.alphas, log_v.dtype))
+
+    def __call__(
+        self, key: Array, state: Array, log_v: Array, log_power: Array, observed: Array | None
+    ) -> tuple[Array, Array]:
+        """All sweeps; the new state, and of each source the part of the proposals that was accepted."""
+        kinds = ("prior", "walk") if self.proposal == "both" else (self.proposal,)
+
+        def source(below, parts):
+            key, old, log_v, above, alpha = parts
+            others = jnp.logaddexp(below, above)
+            density = lambda log_phi: (
+                (1.0 if observed is None else observed)
+                * log_normal(log_power, jnp.logaddexp(others, log_phi + log_v), self.dof)
+            )
+            accepted = jnp.zeros(())
+            u = uniforms(key, 3 * len(kinds), log_power.shape)
+            for n, kind in enumerate(kinds):
+                old, yes = _metropolis_step(u[3 * n : 3 * n + 3], kind, old, density, alpha)
+                accepted += jnp.mean(yes) / len(kinds)
+            return jnp.logaddexp(below, old[2] + log_v), (old, accepted)
+
+        def sweep(i, carry):
+            state, accepted = carry
+            # Sources above are as they were, those below as they are now: no sum ever has a term taken away.
+            terms = state[:, 2] + log_v
+            nothing = jnp.full_like(log_power, -jnp.inf)
+            above = jnp.concatenate([lax.cumlogsumexp(terms, 0, reverse=True)[1:], nothing[None]])
+            keys = jax.random.split(jax.random.fold_in(key, i), len(self.alphas))
+            alphas = jnp.asarray(self.alphas, log_v.dtype)
+            _, (state, new) = lax.scan(source, nothing, (keys, state, log_v, above, alphas))
+            if len(self.alphas) > 1:
+                state = _swap(jax.random.fold_in(keys[0], 1), state, log_v, log_power, observed, alphas, self.dof)
+            return state, accepted + new / self.sweeps
+
+        return lax.fori_loop(0, self.sweeps, sweep, (state, jnp.zeros(len(self.alphas))))
+
+
+def _metropolis_step(u: Array, kind: str, old: Array, density: Callable, alpha: Array) -> tuple[Array, Array]:
+    if kind == "prior":
+        latent, ratio = draw_latent(u[0], u[1]), 0.0
+    else:
+        latent = old[:2] + WALK * (2 * u[:2] - 1)
+        ratio = log_latent_density(latent) - log_latent_density(old[:2])
+    new = jnp.concatenate([latent, log_impulse(latent, alpha)[None]])
+    yes = jnp.log(u[2]) < ratio + density(new[2]) - density(old[2])
+    return jnp.where(yes, new, old), yes
+
+
+def _swap(
+    key: Array, state: Array, log_v: Array, log_power: Array, observed: Array | None, alphas: Array, dof: int
+) -> Array:
+    """Let two random sources change roles: a large entry is due to one of them, and single steps never swap them.
+
+    Large Φ have log Φ ≈ logit/a + c − (1−a)/a log E. The proposal swaps what that makes of Φ [WH]^(2/α), by new logits:
+    it is its own inverse, and keeps volumes.
+    """
+    key_one, key_other, key_accept = jax.random.split(key, 3)
+    sources, a = len(alphas), alphas / 2
+    one = jax.random.randint(key_one, (), 0, sources)
+    other = (one + jax.random.randint(key_other, (), 1, sources)) % sources
+    c = jnp.log(jnp.sin(jnp.pi * a)) - jnp.log(jnp.pi) / a + (1 - a) / a * jnp.log(jnp.sin(jnp.pi * (1 - a)))
+    rest = lambda s: c[s] - (1 - a[s]) / a[s] * state[s, 1] + log_v[s]
+    size = lambda s: state[s, 0] / a[s] + rest(s)
+
+    def moved(s, r):
+        latent = jnp.stack([a[s] * (size(r) - rest(s)), state[s, 1]])
+        return jnp.concatenate([latent, log_impulse(latent, alphas[s])[None]])
+
+    new = state.at[one].set(moved(one, other)).at[other].set(moved(other, one))
+    density = lambda x: (
+        (1.0 if observed is None else observed) * log_normal(log_power, logsumexp(x[:, 2] + log_v, 0), dof)
+        + jnp.sum(jax.vmap(log_latent_density)(x[:, :2]), 0)
+    )
+    yes = jnp.log(uniforms(key_accept, 1, log_power.shape)[0]) < density(new) - density(state)
+    return jnp.where(yes, new, state)

@@ -1,0 +1,56 @@
+"""Weighted running mean and variance of all chains, summed on the host in double precision, visit by visit."""
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+
+from hamcmc.inference.compiled import Moments
+
+
+class RunningMoments:
+    """Merges the weighted sums of visits (Chan's parallel formula). Arrays are (chain, …), one for each name."""
+
+    def __init__(self, names: Sequence[str], shapes: Sequence[tuple[int, ...]]):
+        self.names = list(names)
+        self.weight = 0.0
+        self.means = [np.zeros(s) for s in shapes]
+        self.squares = [np.zeros(s) for s in shapes]  # Σ w (x − mean)²
+
+    def add(self, visit: Moments) -> None:
+        """Take in the sums of one visit."""
+        host = jax.device_get(visit)
+        w = float(host.weight)
+        total = self.weight + w
+        leaves = zip(*(jax.tree.leaves(t) for t in (host.shift, host.first, host.second)))
+        for i, (shift, first, second) in enumerate(leaves):
+            first = first.astype(np.float64)
+            mean = shift + first / w
+            square = second - first**2 / w
+            delta = mean - self.means[i]
+            self.means[i] = self.means[i] + delta * (w / total)
+            self.squares[i] = self.squares[i] + square + delta**2 * (self.weight * w / total)
+        self.weight = total
+
+    def pack(self) -> dict[str, np.ndarray]:
+        """All of it as named arrays, for a checkpoint."""
+        return {"moments.weight": np.asarray(self.weight)} | {
+            f"moments.{kind}.{n}": x
+            for kind, arrays in (("mean", self.means), ("square", self.squares))
+            for n, x in zip(self.names, arrays)
+        }
+
+    def unpack(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """The inverse of :meth:`pack`."""
+        self.weight = float(arrays["moments.weight"])
+        self.means = [arrays[f"moments.mean.{n}"] for n in self.names]
+        self.squares = [arrays[f"moments.square.{n}"] for n in self.names]
+
+
+def summary(packed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """``mean.NAME`` and ``variance.NAME`` from what :meth:`RunningMoments.pack` gave; NaN where nothing was added,
+    and nothing where nothing was kept."""
+    weight = float(packed.get("moments.weight", 0)) or np.nan
+    of = lambda kind: {k.removeprefix(kind): v for k, v in packed.items() if k.startswith(kind)}
+    means = {f"mean.{n}": m + 0 * weight for n, m in of("moments.mean.").items()}
+    return means | {f"variance.{n}": s / weight for n, s in of("moments.square.").items()}

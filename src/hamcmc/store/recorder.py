@@ -1,0 +1,53 @@
+"""Where a run goes while it is made: its draws, checkpoints and events."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hamcmc.store.record import Checkpoint, Directory, Draws
+
+
+class Recorder:
+    """Takes what a run makes, to a directory or to memory; or nowhere, in a process that does not write.
+
+    Args:
+        draws: the store of draws; None in a process that does not write.
+        directory: the run's directory; None for a run in memory, whose checkpoints and events are dropped.
+    """
+
+    def __init__(self, draws: Draws | None, directory: Directory | None = None):
+        self.draws, self.directory = draws, directory
+
+    @property
+    def written(self) -> int:
+        """Draws per chain that are in the store."""
+        return 0 if self.draws is None else self.draws.written
+
+    @property
+    def total(self) -> int:
+        """Draws per chain, with those that wait to be written."""
+        return 0 if self.draws is None else self.draws.written + self.draws.pending
+
+    def append(self, draws: Mapping[str, np.ndarray]) -> None:
+        """Take draws by ``group/name``, with leading axes (draw, chain)."""
+        if self.draws is not None and draws:
+            self.draws.append(dict(draws))
+
+    def save(self, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Write all draws, then the checkpoint that counts them."""
+        if self.draws is not None:
+            self.draws.flush()
+        if self.directory is not None:
+            self.directory.save(Checkpoint({**meta, "draws": self.written}, dict(arrays)))
+
+    def cut(self) -> None:
+        """Write what is pending and drop the room for draws that will never come."""
+        if self.draws is not None:
+            self.draws.flush()
+            self.draws.cut()
+
+    def log(self, event: str, **facts: Any) -> None:
+        """Append an event to the directory's log."""
+        if self.directory is not None:
+            self.directory.log(event, **facts)

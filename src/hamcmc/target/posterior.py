@@ -1,0 +1,214 @@
+"""The posterior: log-prior, log-likelihood and data, and its stochastic gradient.
+
+The paper writes U(θ) = −[log p(θ) + Σ_n log p(x_n|θ)] and Ũ for its estimate on a minibatch Ω. Here the **log-density**
+−Ũ and its gradient are the primitives, as in BlackJAX. The factor N/n stands in :meth:`Posterior.combine` and
+:meth:`Posterior.log_density`, both through the minibatch *mean*, and nowhere else.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.tree_util import keystr, tree_leaves_with_path
+
+from hamcmc.target import support as _support
+from hamcmc.target.support import Support
+
+PyTree = Any
+SAMPLED = 2**30  # bytes; of a larger array the checksum and the NaN check read evenly spaced blocks
+
+
+class Posterior:
+    """A posterior density ``p(θ|x) ∝ p(θ) Π_n p(x_n|θ)`` known through its two parts and the data.
+
+    Args:
+        log_prior: ``log_prior(position) -> scalar``, log p(θ) up to a constant.
+        log_likelihood: ``log_likelihood(position, datum) -> scalar``, log p(x_n|θ) of **one** datum; it is vmapped.
+            None for a density without data, which `log_prior` then is.
+        data: a pytree of arrays with one common leading length N. A ``numpy.memmap`` stays on disk and is streamed.
+        support: where parameters live: one :class:`~hamcmc.Support` for all, or a dict from the position's keys
+            (nested as it is); what is not named is real. See :func:`hamcmc.positive` and :func:`hamcmc.bounded`.
+
+    The samplers see *unconstrained* positions (:meth:`unconstrain`); `log_prior` and `log_likelihood` see parameters.
+
+    Attributes:
+        settings: how it estimates its gradient, for the record.
+        extra_gradients: gradients on each minibatch besides those at the sampler's positions, for cost accounts.
+    """
+
+    settings: Mapping[str, Any] = MappingProxyType({"estimator": "minibatch"})
+    extra_gradients: int = 0
+
+    def __init__(
+        self,
+        log_prior: Callable[[PyTree], Array],
+        log_likelihood: Callable[[PyTree, PyTree], Array] | None = None,
+        data: PyTree = None,
+        *,
+        support: Support | Mapping[str, Any] | None = None,
+    ):
+        if (log_likelihood is None) != (data is None):
+            raise ValueError("log_likelihood and data belong together: give both or neither")
+        self.log_prior = log_prior
+        self.log_likelihood = log_likelihood
+        self.support = support
+        self.data, self.size = _checked(data)
+        self.streamed = any(isinstance(x, np.memmap) for x in jax.tree.leaves(self.data))
+
+    # --- the density and its gradient, at unconstrained positions ---
+
+    def log_density(self, position: PyTree, minibatch: PyTree = None) -> Array:
+        """−Ũ(θ): ``log p(θ) + log |J| + (N/n) Σ_{i∈Ω} log p(x_i|θ)``, up to a constant."""
+        prior = self._log_prior(position)
+        return prior if self.log_likelihood is None else prior + self.size * self._mean(position, minibatch)
+
+    def grad(self, position: PyTree, minibatch: PyTree = None) -> PyTree:
+        """−∇Ũ(θ), the unbiased estimate of the gradient of the log-density."""
+        if self.log_likelihood is None:
+            return jax.grad(self._log_prior)(position)
+        return self.combine(position, self.mean_likelihood_grad(position, minibatch))
+
+    def mean_likelihood_grad(self, position: PyTree, minibatch: PyTree) -> PyTree:
+        """ḡ_Ω(θ) = (1/n) Σ_{i∈Ω} ∇ log p(x_i|θ)."""
+        return jax.grad(self._mean)(position, minibatch)
+
+    def combine(self, position: PyTree, g_bar: PyTree) -> PyTree:
+        """∇ log p(θ) + N ḡ: the N/n scaling of the stochastic gradient."""
+        return jax.tree.map(lambda p, g: p + self.size * g, jax.grad(self._log_prior)(position), g_bar)
+
+    def per_datum_grads(self, position: PyTree, minibatch: PyTree) -> PyTree:
+        """∇ log p(x_i|θ) for each datum of the minibatch, along a new leading axis."""
+        one = lambda x, datum: self.log_likelihood(self.constrain(x), datum)  # type: ignore[misc]
+        return jax.vmap(jax.grad(one), (None, 0))(position, minibatch)
+
+    def full_grad(self, position: PyTree, *, batch_size: int = 8192) -> PyTree:
+        """The gradient of the log-density on all data, in passes of `batch_size`."""
+        return self._over_all_data(position, batch_size)[1]
+
+    def full_log_density(self, position: PyTree, *, batch_size: int = 8192) -> Array:
+        """The log-density on all data, in passes of `batch_size`."""
+        return self._over_all_data(position, batch_size)[0]
+
+    def _over_all_data(self, position: PyTree, batch_size: int) -> tuple[Array, PyTree]:
+        value, grad = self._prior_value_and_grad(position)
+        for start in range(0, self.size, batch_size):
+            part = jax.tree.map(lambda x, start=start: jnp.asarray(x[start : start + batch_size]), self.data)
+            n = min(batch_size, self.size - start)
+            mean, g = self._mean_value_and_grad(position, part)
+            value = value + n * mean
+            grad = jax.tree.map(lambda a, b, n=n: a + n * b, grad, g)
+        return value, grad
+
+    @cached_property
+    def _prior_value_and_grad(self) -> Callable:
+        return jax.jit(jax.value_and_grad(self._log_prior))
+
+    @cached_property
+    def _mean_value_and_grad(self) -> Callable:
+        return jax.jit(jax.value_and_grad(self._mean))
+
+    def _log_prior(self, position: PyTree) -> Array:
+        jacobian = _support.tree_map(lambda s, u: jnp.sum(s.log_jacobian(u)), self._supports(position), position)
+        return self.log_prior(self.constrain(position)) + sum(jax.tree.leaves(jacobian))
+
+    def _mean(self, position: PyTree, minibatch: PyTree) -> Array:
+        parameters = self.constrain(position)
+        return jnp.mean(jax.vmap(self.log_likelihood, (None, 0))(parameters, minibatch))  # type: ignore[arg-type]
+
+    # --- parameters and positions ---
+
+    def constrain(self, position: PyTree) -> PyTree:
+        """Unconstrained position → parameters in their support."""
+        if self.support is None:
+            return position
+        return _support.tree_map(lambda s, u: s.forward(u), self._supports(position), position)
+
+    def unconstrain(self, parameters: PyTree) -> PyTree:
+        """Parameters → unconstrained position. Raises where a value is outside of its support."""
+        supports = self._supports(parameters)
+        for (path, leaf), s in zip(tree_leaves_with_path(parameters), _leaves(supports)):
+            if not bool(jnp.all(s.contains(leaf))):
+                raise ValueError(f"parameter {name_of(path)} starts outside of its support ({s.text})")
+        return self.unconstrain_unchecked(parameters)
+
+    def unconstrain_unchecked(self, parameters: PyTree) -> PyTree:
+        """:meth:`unconstrain` for values known to be inside; can be traced."""
+        return _support.tree_map(lambda s, x: s.inverse(x), self._supports(parameters), parameters)
+
+    @property
+    def mirror(self) -> Callable[[PyTree], PyTree] | None:
+        """Folds a position back into the mirrored supports; None where no parameter is mirrored."""
+        if not any(s.mirror for s in _leaves(self.support)):
+            return None
+        return lambda position: _support.tree_map(
+            lambda s, u: s.mirror(u) if s.mirror else u, self._supports(position), position
+        )
+
+    def _supports(self, position: PyTree) -> PyTree:
+        return _support.of_leaves(self.support, position)
+
+    # --- identity ---
+
+    def checksum(self) -> str:
+        """SHA-256 of the data's names, shapes, types and values."""
+        digest = hashlib.sha256()
+        for path, leaf in tree_leaves_with_path(self.data):
+            digest.update(f"{keystr(path)} {leaf.dtype} {leaf.shape}".encode())
+            for block in _blocks(leaf):
+                digest.update(np.ascontiguousarray(block).tobytes())
+        return digest.hexdigest()
+
+
+def name_of(path: tuple) -> str:
+    """The name of a pytree leaf: its keys joined by dots; ``theta`` for a bare array."""
+    return ".".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path) or "theta"
+
+
+def _leaves(supports: PyTree) -> list[Support]:
+    return jax.tree.leaves(supports, is_leaf=lambda x: isinstance(x, Support))
+
+
+def _blocks(leaf: Any):
+    """The array, or evenly spaced blocks of one too large to read whole."""
+    leaf = leaf if isinstance(leaf, np.memmap) else np.asarray(leaf)
+    if leaf.nbytes <= SAMPLED:
+        yield leaf
+        return
+    rows = max(1, len(leaf) * 2**20 // leaf.nbytes)  # about 1 MiB
+    for start in np.linspace(0, len(leaf) - rows, 512).astype(int):
+        yield leaf[start : start + rows]
+
+
+def _checked(data: PyTree) -> tuple[PyTree, int]:
+    """The data as arrays of one length, and that length; raises with the name of the leaf at fault."""
+    if data is None:
+        return None, 0
+    lengths: dict[str, int] = {}
+    for path, leaf in tree_leaves_with_path(data):
+        name = f"data{keystr(path)}"
+        array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+        if array.dtype.kind not in "fiub" and array.dtype.kind != "c":
+            raise ValueError(f"{name} must be numeric, got dtype {array.dtype}")
+        if array.ndim == 0:
+            raise ValueError(f"{name} must be an array with one row per datum, got a scalar")
+        lengths[name] = array.shape[0]
+        if array.dtype.kind in "fc":
+            bad = sum(int(np.sum(~np.isfinite(block))) for block in _blocks(array))
+            if bad:
+                raise ValueError(f"{name} has {bad} entries that are NaN or infinite")
+    if not lengths:
+        raise ValueError("data has no arrays")
+    if len(set(lengths.values())) > 1:
+        raise ValueError(
+            "data arrays must have one common length, got " + ", ".join(f"{k}: {n}" for k, n in lengths.items())
+        )
+    size = next(iter(lengths.values()))
+    if size == 0:
+        raise ValueError("data is empty: it has 0 rows")
+    return jax.tree.map(lambda x: x if isinstance(x, np.memmap) else jnp.asarray(x), data), size

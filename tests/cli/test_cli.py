@@ -1,0 +1,271 @@
+"""The shell, as a person uses it: commands, messages, exit codes."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from hamcmc.cli import app as cli
+from hamcmc.store.result import Result
+
+MODEL = """
+import jax.numpy as jnp
+import hamcmc
+
+init = jnp.zeros(2)
+fisher = jnp.eye(2) * 100.0
+
+def posterior(data):
+    return hamcmc.Posterior(
+        lambda theta: -0.5 * jnp.sum(theta**2),
+        lambda theta, d: -0.5 * (d["y"] - d["x"] * theta[0] - theta[1]) ** 2,
+        {"x": data["x"], "y": data["y"]},
+    )
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder with a model and its data, as the current directory."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=200).astype(np.float32)
+    y = (2 * x + 1 + rng.normal(size=200)).astype(np.float32)
+    (tmp_path / "model.py").write_text(MODEL)
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    np.savetxt(tmp_path / "data.csv", np.stack([x, y], 1), delimiter=",", header="x,y", comments="")
+    return tmp_path
+
+
+@pytest.fixture
+def shell(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments):
+        out = CliRunner().invoke(cli.app, [str(a) for a in arguments])
+        if out.exception and not isinstance(out.exception, SystemExit):
+            raise out.exception
+        return out.exit_code, re.sub(r"\s+", " ", out.output)
+
+    return run
+
+
+SAMPLE = ("sample", "model.py", "--data", "data.npz", "--sampler", "hamcmc", "--step-size", "1e-3")
+SAMPLE += ("--batch-size", 20, "--samples", 100, "-q")
+
+
+def test_sample_summary_report(folder, shell):
+    code, text = shell(*SAMPLE, "--set", "memory=2", "--set", "gamma=0.01", "--chains", 2, "--start", "mode")
+    assert code == 0, text
+    assert "theta[0]" in text
+    assert "hamcmc report run" in text
+    result = Result.open("run")
+    assert result.settings["sampler"] == {**result.settings["sampler"], "sampler": "hamcmc", "memory": 2, "gamma": 0.01}
+    assert result.posterior["theta"].shape == (2, 100, 2)
+    code, text = shell("summary", "run")
+    assert code == 0
+    assert "complete" in text
+    assert "minibatch gradients" in text
+    code, text = shell("report", "run")
+    assert code == 0
+    assert (folder / "run" / "report.html").stat().st_size > 10_000
+
+
+def test_csv_and_npz_give_the_same_draws(folder, shell):
+    assert shell(*SAMPLE, "--sampler", "sgld", "-o", "a")[0] == 0
+    arguments = ["data.csv" if a == "data.npz" else a for a in SAMPLE]
+    assert shell(*arguments, "--sampler", "sgld", "-o", "b")[0] == 0
+    a, b = (Result.open(r).posterior["theta"] for r in "ab")
+    np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_cycles_control_variate_and_svrg(folder, shell):
+    arguments = (*SAMPLE, "--sampler", "sgld", "--cycles", 4, "--control-variate", "--set", "svrg=10")
+    assert shell(*arguments, "--warmup", 11)[0] == 0
+    settings = json.loads((folder / "run" / "run.json").read_text())
+    assert settings["step_size"] == {"schedule": "cyclical", "step_size": 1e-3, "period": 28, "floor": 0.0}
+    assert settings["gradient"]["estimator"] == "control_variate"
+    assert settings["sampler"] == {"sampler": "sgld", "svrg": 10}
+    (folder / "run" / "checkpoint").unlink()  # start again
+    assert shell("resume", "run", "-q")[0] == 0
+    code, text = shell(*arguments, "--decay", 0.5)
+    assert code == 2
+    assert "--cycles must be 1 or more, and goes without --decay" in text
+
+
+@pytest.mark.slow
+def test_the_step_size_is_found(folder, shell, monkeypatch):
+    monkeypatch.setattr(cli, "budget_for", lambda work: 1000)
+    arguments = [a for a in SAMPLE if a not in ("--step-size", "1e-3")] + ["--sampler", "sghmc", "--cycles", 2]
+    code, text = shell(*arguments)
+    assert code == 0, text
+    assert "tuned: step size=" in text
+    settings = json.loads((folder / "run" / "run.json").read_text())
+    found = settings["notes"]["tuning"]
+    assert settings["notes"]["options"] == found["options"] == {"friction": settings["sampler"]["friction"]}
+    assert settings["step_size"]["step_size"] == found["step_size"]
+    (folder / "run" / "checkpoint").unlink()  # start again
+    monkeypatch.setattr(cli, "tune", None)  # nothing is looked for again
+    assert shell("resume", "run", "-q")[0] == 0
+    code, text = shell(*arguments[:-2], "--decay", 0.5)
+    assert code == 2
+    assert "--decay wants a number for --step-size" in text
+
+
+@pytest.mark.slow
+def test_every_sampler_by_name(folder, shell):
+    for name in cli.NAMES:
+        learning = ("--set", "adapt=5") if name.startswith("ensemble") else ()
+        code, text = shell(*SAMPLE, "--sampler", name, "-o", name, "--decay", 0.51, *learning)
+        assert code == 0, text
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"--step-size": "0"}, "step_size must be a finite number above 0"),
+        ({"--step-size": "nan"}, "step_size"),
+        ({"--step-size": "large"}, "--step-size must be a number or auto, got 'large'"),
+        ({"--sampler": "hmc"}, "sampler must be one of ccadl"),
+        ({"--set": "memory=1"}, "memory must be a whole number, 2 or more, got 1"),
+        ({"--set": "damping=-1"}, "damping"),
+        ({"--set": "nonsense=1"}, "nonsense"),
+        ({"--set": "memory"}, "NAME=VALUE"),
+        ({"--batch-size": "0"}, "batch_size"),
+        ({"--batch-size": "201"}, "batch_size 201 is larger than the data: 200 rows"),
+        ({"--samples": "0"}, "num_samples"),
+        ({"--start": "middle"}, "--start"),
+        ({"--data": "nowhere.npz"}, "nowhere.npz"),
+    ],
+)
+def test_bad_arguments_exit_2_and_are_named(change, words, folder, shell):
+    arguments = list(SAMPLE)
+    for name, value in change.items():
+        if name in arguments:
+            arguments[arguments.index(name) + 1] = value
+        else:
+            arguments += [name, value]
+    code, text = shell(*arguments)
+    assert code == 2
+    assert words in text
+    assert not (folder / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("init = 1.0", "does not define `posterior`"),
+        ("def posterior(data): ...", "does not define `init`"),
+        ("init = 0.0\nposterior = 3", "must be a function"),
+        ("init = 0.0\ndef posterior(data): return 3", "must return a hamcmc.Posterior, got int"),
+        ("init = 0.0\ndef posterior(): return 3", "takes no data"),
+        (MODEL.replace("jnp.zeros(2)", "jnp.zeros(2, int)"), "parameter theta must be floating point"),
+        (MODEL.replace('"y": data["y"]', '"y": data["y"][:7]'), "data['x']: 200, data['y']: 7"),
+        (MODEL.replace("-0.5 * jnp.sum(theta**2)", "-0.5 * theta**2"), "log_prior must return a scalar"),
+    ],
+)
+def test_bad_model_files_exit_2_and_are_named(source, words, folder, shell):
+    (folder / "model.py").write_text(source)
+    code, text = shell(*SAMPLE)
+    assert code == 2
+    assert words in text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("d.csv", "", "d.csv: the file is empty"),
+        ("d.csv", "x,y\n1,2\n3,four\n", "d.csv:3: column 'y' is not a number: 'four'"),
+        ("d.csv", "x,y\n1,2\n3\n", "d.csv:3: 1 fields where the header has 2"),
+        ("d.csv", "x,y\n1,nan\n", "data['y'] has 1 entries that are NaN or infinite"),
+        ("d.csv", "x,y\n", "data is empty"),
+        ("d.txt", "x", "d.txt: data must be"),
+        ("d.npz", "x", "d.npz cannot be read"),
+        ("d.npy", "x", "d.npy cannot be read"),
+    ],
+)
+def test_bad_data_files_exit_2_and_name_the_place(name, content, words, folder, shell):
+    (folder / name).write_text(content)
+    code, text = shell(*[name if a == "data.npz" else a for a in SAMPLE])
+    assert code == 2
+    assert words in text
+
+
+def test_pickled_data_are_refused(folder, shell):
+    np.save(folder / "d.npy", np.array([object()]), allow_pickle=True)
+    code, text = shell(*["d.npy" if a == "data.npz" else a for a in SAMPLE])
+    assert code == 2
+    assert "d.npy cannot be read" in text
+
+
+def test_failed_runs_exit_1(folder, shell):
+    arguments = [a if a != "1e-3" else "10.0" for a in SAMPLE]
+    code, text = shell(*arguments, "--sampler", "sgld")
+    assert code == 1
+    assert "turned non-finite at iteration" in text
+    assert "Try" in text
+    assert shell("summary", "run")[0] == 0  # what was good is there to look at
+    code, text = shell("resume", "run", "-q")
+    assert code == 1
+    assert "cannot be resumed" in text
+    code, text = shell(*SAMPLE)
+    assert code == 1
+    assert "run exists already" in text
+    for command in ("summary", "report", "resume"):
+        code, text = shell(command, folder)
+        assert code == 1
+        assert "is not a run" in text
+
+
+def test_resume_refuses_a_changed_model_and_other_data(folder, shell):
+    assert shell(*SAMPLE)[0] == 0
+    checkpoint = folder / "run" / "checkpoint"
+    checkpoint.unlink()  # as if killed before the first one
+    (folder / "model.py").write_text(MODEL + "\n# changed\n")
+    code, text = shell("resume", "run", "-q")
+    assert code == 1
+    assert "has changed since the run began" in text
+    (folder / "model.py").write_text(MODEL)
+    np.savez(folder / "data.npz", x=np.zeros(200, np.float32), y=np.ones(200, np.float32))
+    code, text = shell("resume", "run", "-q")
+    assert code == 1
+    assert "other data" in text
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
+)
+def test_signals_save_and_resume_completes(number, code, folder):
+    """A real process: the exit code, the message, and the draws that an undisturbed run has."""
+    arguments = [a if a != 100 else 2_000_000 for a in SAMPLE]
+    command = [sys.executable, "-m", "hamcmc.cli", *map(str, arguments), "--thin", "1", "--checkpoint-seconds", "0.1"]
+    env = os.environ | {"XDG_CACHE_HOME": str(folder / "cache"), "COLUMNS": "200"}
+    process = subprocess.Popen([*command, "--sampler", "sgld"], env=env, stderr=subprocess.PIPE, text=True)
+    checkpoint = folder / "run" / "checkpoint"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (checkpoint.exists() and Result.open("run").draws > 0):
+        time.sleep(0.1)
+    process.send_signal(number)
+    message = process.communicate(timeout=120)[1]
+    assert process.returncode == code, message
+    assert "hamcmc resume run" in message
+    assert json.loads((folder / "run" / "events.jsonl").read_text().splitlines()[-1])["event"] == "interrupted"
+    assert 0 < Result.open("run").draws < 2_000_000
+
+
+def test_help_has_examples(shell):
+    for command in ([], ["sample"], ["resume"], ["summary"], ["report"], ["demo"], ["reproduce"]):
+        code, text = shell(*command, "--help")
+        assert code == 0
+        assert "hamcmc" in text
+    assert shell("--version")[1].startswith("hamcmc 0")
+    assert shell("nonsense")[0] == 2
+    assert shell("sample")[0] == 2
+    assert shell("reproduce", "fig9")[0] == 2

@@ -1,0 +1,37 @@
+"""Our noise is JAX's, number by number."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hamcmc.samplers.noise import normal, standard_normal
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 50), (10_001,)])
+def test_normal_is_jax_random_normal(shape):
+    key = jax.random.key(3)
+    np.testing.assert_array_equal(normal(key, shape, jnp.float32), jax.random.normal(key, shape))
+
+
+def test_normal_in_double_precision():
+    with jax.enable_x64(True):
+        key = jax.random.key(3)
+        ours, theirs = normal(key, (1000,), jnp.float64), jax.random.normal(key, (1000,), jnp.float64)
+        assert ours.dtype == jnp.float64
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_keys_of_another_generator_and_old_style_keys_work():
+    other = jax.random.key(0, impl="rbg")
+    np.testing.assert_array_equal(normal(other, (5,), jnp.float32), jax.random.normal(other, (5,)))
+    raw = jax.random.PRNGKey(0)
+    np.testing.assert_array_equal(normal(raw, (5,), jnp.float32), jax.random.normal(raw, (5,)))
+
+
+def test_leaves_are_independent_and_keep_their_types():
+    like = {"a": jnp.zeros(1000), "b": jnp.zeros((10, 100)), "c": jnp.zeros(3, jnp.bfloat16)}
+    z = jax.jit(standard_normal)(jax.random.key(1), like)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), z) == jax.tree.map(lambda x: (x.shape, x.dtype), like)
+    correlation = np.corrcoef(z["a"], z["b"].ravel())[0, 1]
+    assert abs(correlation) < 4 / np.sqrt(1000)

@@ -1,0 +1,407 @@
+"""Impulses and factors against quadrature, the stochastic gradient against the full one, calibration, and bad input."""
+
+import doctest
+import importlib
+import itertools
+import sys
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import logsumexp, psi
+
+import hamcmc
+from hamcmc.stable import Prior, Source, alpha_stable_mf, distributions, estimate_alpha, separate
+from hamcmc.stable.chains import gibbs_chain, gradient_chain
+from hamcmc.stable.impulses import Metropolis
+from hamcmc.stable.model import Block, Target, build
+from tests.mutation import mutant
+
+MODEL, IMPULSES, CHAINS = "stable/model.py", "stable/impulses.py", "stable/chains.py"
+
+
+def z_of(values, exact):
+    """z-score of the mean of independent values."""
+    return abs(float((np.mean(values) - exact) / (np.std(values) / np.sqrt(len(values)))))
+
+
+# --- impulses ---
+
+
+def mean_log_impulse(alpha, power, dof):
+    """E log Φ given |x|² and a variance of 1, by quadrature over the angle's logit and the logarithm of E."""
+    logit, log_e = np.meshgrid(np.linspace(-25, 45, 1401), np.linspace(-25, 5, 601), indexing="ij")
+    a, rest = alpha / 2, np.pi / (1 + np.exp(logit))
+    u = np.pi / (1 + np.exp(-logit))
+    sin_u = np.sin(np.minimum(u, rest))
+    log_phi = np.log(2 * np.sin(a * u)) - np.log(sin_u) / a + (1 - a) / a * (np.log(np.sin((1 - a) * u)) - log_e)
+    log_density = logit - 2 * np.logaddexp(0, logit) + log_e - np.exp(log_e)
+    log_density += -dof / 2 * log_phi - power / 2 * np.exp(-log_phi)
+    return float(np.sum(log_phi * np.exp(log_density - logsumexp(log_density))))
+
+
+def impulses(metropolis, alphas, variances, power, dof, proposal, n=1500):
+    """log Φ of each source for n entries of the same power."""
+    log_v = jnp.log(jnp.asarray(variances))[:, None, None] * jnp.ones((1, 1, n))
+    return np.asarray(
+        run_impulses(metropolis, jnp.asarray(alphas), log_v, jnp.full((1, n), np.log(power)), dof, proposal)
+    )
+
+
+@partial(jax.jit, static_argnums=(0, 4, 5))
+def run_impulses(metropolis, alphas, log_v, log_power, dof, proposal):
+    step = metropolis(alphas, dof, proposal, 60)
+    return step(jax.random.key(0), step.start(log_v, log_power), log_v, log_power, None)[0][:, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("alpha", "power", "dof", "proposal"),
+    [pytest.param(1.2, 1.0, 2, "prior", marks=pytest.mark.slow), (1.89, 1e4, 2, "walk"), (0.6, 10.0, 2, "walk")],
+)
+def test_impulses_follow_their_posterior(alpha, power, dof, proposal):
+    found = impulses(Metropolis, [alpha], [1.0], power, dof, proposal)[0]
+    assert z_of(found, mean_log_impulse(alpha, power, dof)) < 4
+
+
+def test_the_quadrature_knows_the_levy_law():
+    """At α = 1, Φ/2 given x is inverse gamma with shape (1 + d)/2 and scale (1 + x²)/4."""
+    for power, dof in ((1.0, 2), (100.0, 1)):
+        exact = np.log(2) + np.log((1 + power) / 4) - psi((1 + dof) / 2)
+        assert mean_log_impulse(1.0, power, dof) == pytest.approx(exact, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        (IMPULSES, "+ latent[1] - jnp.exp(latent[1])", "- jnp.exp(latent[1])"),
+        pytest.param(
+            IMPULSES,
+            "ratio = log_latent_density(latent) - log_latent_density(old[:2])",
+            "ratio = 0.0",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(MODEL, "-dof / 2 * log_variance", "-dof * log_variance", marks=pytest.mark.slow),
+    ],
+)
+def test_power_of_the_impulses(file, old, new):
+    with mutant(file, old, new):
+        found = impulses(importlib.import_module("hamcmc.stable.impulses").Metropolis, [1.2], [1.0], 100.0, 2, "walk")[
+            0
+        ]
+    assert z_of(found, mean_log_impulse(1.2, 100.0, 2)) > 8
+
+
+def gain_by_quadrature(variances, power):
+    """E of the first of two gains at α = 1, where Φ/2 has a Lévy law."""
+    t = np.linspace(-6, 18, 1201)
+    log_prior = -0.5 * t - np.exp(-t) / 4  # of log Φ/2
+    first, second = (np.log(2 * v) + t for v in variances)
+    total = np.logaddexp(first[:, None], second[None])
+    weight = log_prior[:, None] + log_prior[None] - total - power / 2 * np.exp(-total)
+    return float(np.sum(np.exp(first[:, None] - total + weight - logsumexp(weight))))
+
+
+def test_two_sources_share_an_entry():
+    variances, power = (1.0, 3.0), 30.0
+    log_phi = impulses(Metropolis, [1.0, 1.0], variances, power, 2, "walk")
+    gain = 1 / (1 + variances[1] / variances[0] * np.exp(log_phi[1] - log_phi[0]))
+    assert z_of(gain, gain_by_quadrature(variances, power)) < 4
+
+
+# --- factors: many columns (or rows) of one entry each are as many independent chains ---
+
+
+def log_factor(x, dof, a, b):
+    """E log h of h ∼ GG(a, b, −2) given an entry of a stable law with α = 1 and scale h."""
+    t = np.linspace(-15, 25, 20_001)
+    weight = -2 * a * t - np.exp(-2 * (t - np.log(b)))
+    weight += t - (1 + dof) / 2 * np.logaddexp(2 * t, 2 * np.log(abs(x)))  # Cauchy, or its isotropic form in the plane
+    return float(np.sum(t * np.exp(weight - logsumexp(weight))))
+
+
+CASES = {
+    "gibbs": {"sampler": "gibbs", "warmup": 40, "samples": 8, "thin": 5},
+    "sgld": {"sampler": "sgld", "step_size": 0.01, "warmup": 1500, "samples": 8, "thin": 80},
+    "psgld": {"sampler": "psgld", "step_size": 3e-6, "warmup": 3000, "samples": 8, "thin": 100},
+    "hamcmc": {"sampler": "hamcmc", "step_size": 0.01, "warmup": 7500, "samples": 8, "thin": 400},
+    "ensemble": {"sampler": "ensemble_hamcmc", "step_size": 0.01, "warmup": 3000, "samples": 12, "thin": 160},
+    "mirror": {"sampler": "sgld", "step_size": 1e-4, "warmup": 4000, "thin": 400, "samples": 8, "positivity": "mirror"},
+}
+SLOW = [pytest.param(k, marks=pytest.mark.slow) for k in ("sgld", "hamcmc", "psgld", "ensemble", "mirror")]
+
+
+def factor_z(module, how, side, n=1500):
+    x, a, b = (3 + 4j, 2.0, 1.5) if side == "H" else (-5.0, 2.0, 1.5)
+    options = CASES[how] | {"batch": (1, n) if side == "H" else (n, 1), "sweeps": 1, "proposal": "walk"}
+    if side == "H":
+        source = module.Source(1, 1.0, np.ones((1, 1)), prior_H=module.Prior(a, b))
+        found = module.separate(np.full((1, n), x), [source], **options).H[:, 0]
+    else:  # H is all but known: 1
+        sure = module.Prior(1e7, np.sqrt(1e7))
+        source = module.Source(1, 1.0, prior_W=module.Prior(a, b), prior_H=sure)
+        found = module.separate(np.full((n, 1), x), [source], **options).W[:, :, 0]
+    return z_of(np.log(found).mean(0), log_factor(x, 2 if side == "H" else 1, a, b))
+
+
+@pytest.mark.parametrize("how", ["gibbs", *SLOW])
+def test_factors_follow_their_posterior(how):
+    assert factor_z(hamcmc.stable, how, "H") < 4.5
+
+
+@pytest.mark.slow
+def test_so_does_the_other_factor():
+    """Real entries, and W that is sampled."""
+    assert factor_z(hamcmc.stable, "gibbs", "W") < 4.5
+
+
+@pytest.mark.parametrize(
+    ("how", "file", "old", "new"),
+    [
+        ("gibbs", CHAINS, "prior.a + dof / 2 *", "prior.a + dof *"),
+        ("gibbs", CHAINS, "jnp.exp(0.5 * (model.log_power - total))", "jnp.exp(model.log_power - total)"),
+        ("sgld", MODEL, "return c * prior.a * logs - jnp", "return (c * prior.a - 1) * logs - jnp"),
+    ],
+)
+@pytest.mark.slow
+def test_power_of_the_factors(how, file, old, new):
+    with mutant(file, old, new) as package:
+        assert factor_z(package.separation, how, "H", 600) > 6
+
+
+@pytest.mark.slow
+def test_missing_entries_leave_the_prior():
+    X = np.full((1, 1500), np.nan, complex)
+    X[0, 0] = 2.0
+    a, b = 3.0, 0.7
+    found = alpha_stable_mf(X, 1, 1.4, prior_H=Prior(a, b), sampler="gibbs", warmup=20, samples=10, thin=2)
+    assert z_of(np.log(found.H[:, 0, 1:]).mean(0), np.log(b) - 0.7 * psi(a)) < 4
+
+
+# --- minibatches ---
+
+
+def test_the_stochastic_gradient_is_unbiased():
+    """Its mean over all blocks of 2 × 2 is the full gradient."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((3, 4)) + 1j * rng.standard_normal((3, 4))
+    X[1, 2] = np.nan
+    model, _ = build(X, [Source(2, 1.2, rng.random((3, 2)) + 0.1), Source(1, 1.9)], "log")
+    target = Target(model)
+    position = jax.tree.map(jnp.log, model.start)
+    log_phi = jnp.asarray(rng.standard_normal((2, 3, 4)))
+
+    @jax.jit
+    def gradients(rows, columns):
+        cut = lambda x: x[..., rows, :][..., columns]
+        block = Block(rows, columns, cut(model.log_power), cut(model.observed), cut(log_phi))
+        likelihood = target.combine(position, target.mean_likelihood_grad(position, block))
+        return target.grad(position, block), likelihood
+
+    pairs = lambda n: list(itertools.combinations(range(n), 2))
+    each = [gradients(jnp.array(r), jnp.array(c)) for r in pairs(3) for c in pairs(4)]
+    full = gradients(jnp.arange(3), jnp.arange(4))
+    for kind in (0, 1):
+        mean = jax.tree.map(lambda *g: np.mean(g, 0), *[g[kind] for g in each])
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), mean, full[0])
+        assert not np.allclose(each[0][kind][0]["H"], full[0][0]["H"], rtol=0.1)
+
+
+# --- calibration: each column is a data set of its own ---
+
+
+def ranks(sampler, columns, draws=19, **options):
+    """Of the true H and of the true log Φ among their draws; W is known."""
+    rng = np.random.default_rng(1)
+    alphas, rows = (1.2, 1.8), 3
+    W = [rng.gamma(2.0, size=(rows, 1)) for _ in alphas]
+    keys = jax.random.split(jax.random.key(2), 6)
+    H = [distributions.generalized_gamma(k, 2.0, 1.0, -2 / al, (1, columns)) for k, al in zip(keys, alphas)]
+    phi = [distributions.impulse(k, al, (rows, columns)) for k, al in zip(keys[2:], alphas)]
+    z = jax.random.normal(keys[4], (2, 2, rows, columns))
+    parts = [np.sqrt(p) * (w @ h) ** (1 / al) * (x[0] + 1j * x[1]) for p, w, h, al, x in zip(phi, W, H, alphas, z)]
+    X = np.asarray(sum(parts), complex)
+    model, unit = build(X, [Source(1, al, w, prior_H=Prior(2.0, 1.0)) for al, w in zip(alphas, W)], "log")
+    step = Metropolis(alphas, 2, "walk", 2)
+    thin, before = options.pop("thin"), options.pop("before")
+    if sampler == "gibbs":
+        chain, latent = gibbs_chain(model, step), lambda s: s[2][:, 2]
+    else:
+        chain = gradient_chain(model, step, sampler, {}, options["step_size"], X.shape)
+        latent = lambda s: jnp.moveaxis(s[1][0, :, :, 2], 0, 1)
+
+    @jax.jit
+    def run(key):
+        def some(state, t, n):
+            go = lambda i, s: chain.step(jax.random.fold_in(jax.random.fold_in(key, t), i), s)
+            return jax.lax.fori_loop(0, n, go, state)
+
+        def draw(state, t):
+            state = some(state, t, thin)
+            parts = chain.look(state, t).factors
+            return state, (jnp.stack([h[0] for _, h in parts]), latent(state))
+
+        return jax.lax.scan(draw, some(chain.init(key), 1000, before), jnp.arange(draws))[1]
+
+    h, log_phi = run(jax.random.key(3))
+    true_h = np.log(np.stack([np.asarray(x)[0] for x in H])) - np.array(alphas)[:, None] * np.log(unit)
+    true_phi = np.log(np.stack(phi))
+    count = lambda draws, truth: np.sum(np.asarray(draws, float) < np.asarray(truth), 0).ravel()
+    return count(np.log(h), true_h), count(log_phi[:, :, 0], true_phi[:, 0])
+
+
+def chi_square(ranks, draws=19, bins=5):
+    """Over bins of equal probability; of 4 degrees of freedom."""
+    counts = np.bincount(ranks * bins // (draws + 1), minlength=bins)
+    return float(np.sum((counts - len(ranks) / bins) ** 2) / (len(ranks) / bins))
+
+
+@pytest.mark.slow
+def test_gibbs_is_calibrated():
+    for found in ranks("gibbs", 500, thin=10, before=100):
+        assert chi_square(found) < 25  # a chance of 5e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [("gibbs", {"thin": 30, "before": 300}), ("sgld", {"thin": 200, "before": 2000})])
+def test_calibration_in_full(how, optimised):
+    sampler, options = how
+    for found in ranks(sampler, 3000, **options, step_size=0.01):
+        assert chi_square(found) < 25
+        assert chi_square(np.minimum(found + 3, 19)) > 100  # a shift would show
+
+
+# --- the whole ---
+
+
+FILTER = {
+    "sampler": "sgld",
+    "warmup": 200,
+    "samples": 60,
+    "thin": 3,
+    "sweeps": 1,
+    "batch": (30, 40),
+    "proposal": "prior",
+}
+
+
+def two_sources(rows, columns, seed=0):
+    rng = np.random.default_rng(seed)
+    alphas = (1.2, 1.89)
+    W = [rng.gamma(0.5, size=(rows, 2)) + 0.02 for _ in alphas]
+    H = [rng.gamma(0.5, size=(2, columns)) + 0.02 for _ in alphas]
+    keys = jax.random.split(jax.random.key(seed), 2)
+    draw = lambda k, al, w, h: distributions.complex_stable(k, al, (w @ h) ** (1 / al), (rows, columns))
+    parts = [np.asarray(draw(*each), complex) for each in zip(keys, alphas, W, H)]
+    return alphas, W, H, parts
+
+
+@pytest.mark.parametrize("seed", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1, 3, 4))])
+def test_the_filter_beats_wieners_with_true_parameters(seed):
+    """Wiener's knows W and H, ours only W; but it knows nothing of impulses."""
+    alphas, W, H, parts = two_sources(30, 40, seed)
+    X = sum(parts)
+    found = separate(X, [Source(2, al, w) for al, w in zip(alphas, W)], **FILTER, step_size=0.01)
+    variance = [(w @ h) ** (2 / al) for w, h, al in zip(W, H, alphas)]
+    error = lambda gain: np.abs(gain * X - parts[0])
+    ours, wiener = error(found.sources[0].gain), error(variance[0] / sum(variance))
+    assert ours.sum() < wiener.sum()
+    assert 10 * np.log10(np.sum(wiener**2) / np.sum(ours**2)) > 1
+    np.testing.assert_allclose(sum(s.gain for s in found.sources), 1, atol=1e-4)
+    assert all(0.05 < s.acceptance < 0.95 for s in found.sources)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["sgld", "psgld", "hamcmc", "ensemble_hamcmc"])
+def test_gradient_samplers_agree_with_gibbs(sampler, optimised):
+    """Posterior mean and spread of log WH, with W free; tenths of the rows at a step."""
+    rng = np.random.default_rng(0)
+    scale = (rng.gamma(1.0, size=(20, 2)) + 0.1) @ (rng.gamma(1.0, size=(2, 30)) + 0.1)
+    X = np.asarray(distributions.complex_stable(jax.random.key(0), 1.4, scale ** (1 / 1.4), scale.shape), complex)
+    logs = lambda found: np.log(found.W @ found.H)
+    exact = logs(alpha_stable_mf(X, 2, 1.4, sampler="gibbs", warmup=2000, samples=600, thin=10))
+    step_size = {"hamcmc": 0.03}.get(sampler)  # its pairs amplify the noise of small blocks
+    options = {"sampler": sampler, "step_size": step_size, "warmup": 6000, "samples": 600, "thin": 40}
+    found = logs(alpha_stable_mf(X, 2, 1.4, seed=1, **options))
+    spread = exact.std(0)
+    assert np.sqrt(np.mean(((found.mean(0) - exact.mean(0)) / spread) ** 2)) < 0.35
+    assert 0.8 < np.mean(found.std(0)) / spread.mean() < 1.35
+
+
+@pytest.mark.slow
+def test_the_unit_does_not_matter():
+    """The compiled program is that of the example."""
+    values = np.random.default_rng(0).standard_cauchy((4, 40))
+    run = lambda x: alpha_stable_mf(x, 1, 1.0, sampler="gibbs", warmup=100, samples=50)
+    one, other = run(values), run(values * 2.0**-60)
+    np.testing.assert_allclose(other.H[:3] * 2.0**60, one.H[:3], rtol=1e-3)
+
+
+def test_alpha_is_estimated():
+    """Of complex and of real entries, with scales of rank one."""
+    rng, alpha, shape = np.random.default_rng(0), 1.0, (60, 300)
+    scale = np.exp(np.add.outer(np.linspace(-2, 2, shape[0]), np.linspace(0, 3, shape[1])))
+    normal = lambda: scale * rng.standard_normal(shape)
+    X = (normal() + 1j * normal()) / np.abs(rng.standard_normal(shape))  # 1/N² has the Lévy law
+    X[3, 5] = np.nan
+    assert estimate_alpha(X) == pytest.approx(alpha, abs=0.05)
+    assert estimate_alpha(X.real) == pytest.approx(alpha, abs=0.05)
+    assert estimate_alpha(normal()) == pytest.approx(2, abs=0.1)
+
+
+X = np.arange(1.0, 13.0).reshape(3, 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"X": np.zeros((3, 4))}, "all entries of X are 0"),
+        ({"X": np.full((3, 4), np.nan)}, "X has no entry that is a number"),
+        ({"X": np.array([[1.0, np.inf]])}, "X has 1 infinite entries"),
+        ({"X": np.ones(3)}, "X must be a matrix with rows and columns, got shape \\(3,\\)"),
+        ({"X": np.ones((0, 3))}, "got shape \\(0, 3\\)"),
+        ({"X": [["a"]]}, "X must be a matrix of real or complex numbers"),
+        ({"rank": 0}, "rank of source 0 must be a whole number, 1 or more, got 0"),
+        ({"alpha": 2.1}, "alpha of source 0 must be in \\(0, 2\\], got 2.1"),
+        ({"alpha": 0}, "alpha of source 0 must be a finite number above 0"),
+        ({"alpha": "guess"}, "alpha of source 0 must be a finite number above 0, got 'guess'"),
+        ({"sampler": "nuts"}, "sampler must be 'sgld' or"),
+        ({"proposal": "best"}, "proposal must be 'prior' or 'walk' or 'both'"),
+        ({"batch": (4, 4)}, "batch has 4 rows, X has 3"),
+        ({"samples": 0}, "samples must be"),
+        ({"prior_H": Prior(-1.0)}, "a of the prior of H in source 0 must be finite numbers above 0"),
+        ({"prior_W": Prior(1.0, np.ones(5))}, "b of the prior of W in source 0 does not go with shape \\(3, 2\\)"),
+        ({"sampler": "gibbs", "step_size": 0.1}, "gibbs takes neither"),
+        ({"sampler": "hamcmc", "options": {"depth": 3}}, "sampler hamcmc: .*depth"),
+    ],
+)
+def test_bad_input(change, message):
+    with pytest.raises(ValueError, match=message):
+        hamcmc.alpha_stable_mf(**({"X": X, "rank": 2, "alpha": 1.5} | change))
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        ([], "sources must be a list of one Source or more"),
+        ([Source(2, 1.5, np.ones((2, 2)))], "W of source 0 must be 3 × 2, rows × rank, got shape \\(2, 2\\)"),
+        ([Source(2, 1.5), Source(1, 1.5, -np.ones((3, 1)))], "W of source 1 must have finite entries, none below 0"),
+    ],
+)
+def test_bad_sources(sources, message):
+    with pytest.raises(ValueError, match=message):
+        separate(X, sources)
+
+
+def test_a_run_that_turns_to_nan_says_so():
+    """With the compiled program of the filter's test."""
+    alphas, W, _, parts = two_sources(30, 40)
+    sources = [Source(2, al, w) for al, w in zip(alphas, W)]
+    with pytest.raises(FloatingPointError, match="no longer finite after"):
+        separate(sum(parts), sources, **FILTER, step_size=1e6, clip=None)
+
+
+@pytest.mark.slow
+def test_example():
+    assert doctest.testmod(sys.modules["hamcmc.stable.separation"]) == (0, 8)
