@@ -27,21 +27,27 @@ class Sampler(NamedTuple):
     Attributes:
         init: ``position -> state``; a state has the attribute ``position``, the newest draw.
         step: ``(key, state, minibatch, step_size) -> (state, info)``.
-        settings: name and hyper-parameters, for the record.
+        settings: name and hyper-parameters, for the record alone: what a sampler can do stands in the fields below.
         gradients_per_step: minibatch gradients that one step evaluates, for cost accounts.
+        passes_per_step: gradients on all data that one step evaluates in addition, on average.
         replicas: how many coupled copies an ensemble has. Above 1, positions have a leading axis of that length, in
             ``init``'s argument and in the state; each copy is a draw.
-        warmup: steps in which it learns something that it keeps; they belong to no average.
-        passes_per_step: gradients on all data that one step evaluates besides, on average.
+        interleaved: how many chains take turns in the sequence of draws (HAMCMC's M).
+        pairs: how many curvature pairs may make H in a step; 0 for a sampler without them.
+        warmup: steps in which the sampler learns something that it keeps. No average may use these draws.
+        needs_all_data: whether a step is right only on all data, as a Metropolis test is.
     """
 
     init: Callable[[PyTree], Any]
     step: Callable[[Array, Any, PyTree, Any], tuple[Any, Any]]
     settings: Mapping[str, Any]
     gradients_per_step: int = 1
-    replicas: int = 1
-    warmup: int = 0
     passes_per_step: float = 0.0
+    replicas: int = 1
+    interleaved: int = 1
+    pairs: int = 0
+    warmup: int = 0
+    needs_all_data: bool = False
 
 
 class Space(NamedTuple):

@@ -111,4 +111,4 @@ def ccadl(
         return posterior.combine(position, g_bar), factor * scatter
 
     settings = {"sampler": "ccadl", "friction": a, "rate": r, "decay": alpha, "full": full}
-    return Sampler(init, step, settings)
+    return Sampler(init=init, step=step, settings=settings)

@@ -105,7 +105,7 @@ def psgld(
         return State(position, v, dv, state.step + 1), step_info(g, drift, noise, step_size, space)
 
     settings = {"sampler": "psgld", "decay": alpha, "regularizer": regularizer, "correction": correction}
-    return Sampler(init, step, settings)
+    return Sampler(init=init, step=step, settings=settings)
 
 
 def _gamma(h: Array, v: Array, dv: Array) -> Array:

@@ -76,4 +76,4 @@ def sgfs(posterior: Posterior, *, base: float = 1.0, decay: float = 0.99, mirror
             position = mirror(position)
         return State(position, fisher, state.step + 1), Info(norm(g), norm(drift), norm(noise))
 
-    return Sampler(init, step, {"sampler": "sgfs", "base": b, "decay": decay})
+    return Sampler(init=init, step=step, settings={"sampler": "sgfs", "base": b, "decay": decay})

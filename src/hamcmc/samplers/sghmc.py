@@ -82,7 +82,7 @@ def sghmc(
         return State(position, kick(p, g, 2 * half), state.step + 1), info
 
     settings = {"sampler": "sghmc", "friction": a, "noise": noise if isinstance(noise, int | float) else "diagonal"}
-    return Sampler(init, step, settings)
+    return Sampler(init=init, step=step, settings=settings)
 
 
 def fly(position: PyTree, momentum: PyTree, time: Any, mirror: Mirror | None) -> tuple[PyTree, PyTree]:

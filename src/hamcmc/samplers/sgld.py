@@ -44,4 +44,4 @@ def sgld(grad: Grad, *, mirror: Mirror | None = None, space: Space = WHOLE) -> S
         position = langevin(state.position, g, z, step_size, mirror)
         return State(position, state.step + 1), step_info(g, g, z, step_size, space)
 
-    return Sampler(init, step, {"sampler": "sgld"})
+    return Sampler(init=init, step=step, settings={"sampler": "sgld"})

@@ -83,7 +83,7 @@ def sgnht(
         return State(position, kick(p, g, 2 * half), xi, state.step + 1), info
 
     settings = {"sampler": "sgnht", "friction": a, "rate": r, "multivariate": multivariate}
-    return Sampler(init, step, settings)
+    return Sampler(init=init, step=step, settings=settings)
 
 
 def rub(momentum: Array, xi: Array, z: Array, friction: float) -> tuple[Array, Array, Array]:

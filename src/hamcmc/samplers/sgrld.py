@@ -85,7 +85,7 @@ def sgrld(
         "fisher": "constant" if constant is not None else "function",
         "correction": correction,
     }
-    return Sampler(init, step, settings)
+    return Sampler(init=init, step=step, settings=settings)
 
 
 def correction_term(fisher: Callable[[Array], Array], flat: Array, root: Array) -> Array:

@@ -90,7 +90,14 @@ def adjusted(log_density: Callable, pairs: int, settings: dict, **options) -> Sa
         return State(position, density, grad, spread, state.step + 1), info
 
     return Sampler(
-        init, step, settings, pairs + 1, 2 * (pairs + 1), learning_steps(options["metric"], options["adapt"])
+        init=init,
+        step=step,
+        settings=settings,
+        gradients_per_step=pairs + 1,
+        replicas=2 * (pairs + 1),
+        pairs=pairs,
+        warmup=learning_steps(options["metric"], options["adapt"]),
+        needs_all_data=True,
     )
 
 

@@ -161,4 +161,12 @@ def ensemble_hamcmc(
         )
         return State(joined(moved, resting, state.step), kept, spread, state.step + 1), info
 
-    return Sampler(init, step, settings, (1 + fresh) * (pairs + 1), 2 * (pairs + 1), learning)
+    return Sampler(
+        init=init,
+        step=step,
+        settings=settings,
+        gradients_per_step=(1 + fresh) * (pairs + 1),
+        replicas=2 * (pairs + 1),
+        pairs=pairs,
+        warmup=learning,
+    )

@@ -156,7 +156,15 @@ def ensemble_underdamped(
         "cosine": cosine,
         "adapt": adapt,
     }
-    return Sampler(init, step, settings, pairs + 1, 2 * (pairs + 1), learning)
+    return Sampler(
+        init=init,
+        step=step,
+        settings=settings,
+        gradients_per_step=pairs + 1,
+        replicas=2 * (pairs + 1),
+        pairs=pairs,
+        warmup=learning,
+    )
 
 
 def root_of(r: Resting) -> Root:
