@@ -33,9 +33,9 @@ def sghmc(
         θ_{t+1} &= θ_{t+1/2} + \tfrac h2 p_{t+1/2}, \qquad p_{t+1} = p_{t+1/2} - h ∇Ũ(θ_{t+1}), \qquad h = \sqrt{2 ε_t}
 
     The leapfrog step is :math:`h = \sqrt{2ε}`, so that ε means the same as for the other samplers. If a step forgets
-    the whole momentum (a → 1), it is :math:`θ - ε∇Ũ + \sqrt{2ε}\,(z_{t-1} + z_t)/2`: SGLD with averaged noise. Steps are
-    stable for ε < 2 / (largest curvature). Below a = 1 a slow direction moves as under SGLD with ε(2−a)/a. The factor
-    N/n of the minibatch gradient is inside `grad`.
+    the whole momentum (a → 1), it is :math:`θ - ε∇Ũ + \sqrt{2ε}\,(z_{t-1} + z_t)/2`: SGLD with averaged noise. Steps
+    are stable for ε < 2 / (largest curvature). Below a = 1 a slow direction moves as under SGLD with ε(2−a)/a. The
+    factor N/n of the minibatch gradient is inside `grad`.
 
     Positions follow the symmetric splitting BAOAB with one gradient per step. With full gradients their law is exact on
     a Gaussian at any stable ε, and for a near 1 the bias elsewhere is of order ε². The momentum starts at rest.
