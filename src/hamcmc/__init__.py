@@ -1,15 +1,15 @@
 """Bayesian inference on large data with stochastic quasi-Newton Langevin dynamics."""
 
+from hamcmc.diagnostics.result import Result
 from hamcmc.inference.evidence import Comparison, Evidence, compare, evidence
-from hamcmc.inference.sample import Interrupted, NonFinite, resume, sample
+from hamcmc.inference.sample import resume, sample
 from hamcmc.inference.schedules import Constant, Cyclical, Polynomial
 from hamcmc.inference.tune import Tuned, tune
 from hamcmc.samplers import Sampler, alternating, ccadl, hamcmc, naive, psgld, sgfs, sghmc, sgld, sgnht, sgrld, svrg
 from hamcmc.samplers.ensemble.langevin import ensemble_hamcmc
 from hamcmc.samplers.ensemble.underdamped import ensemble_underdamped
 from hamcmc.stable import alpha_stable_mf
-from hamcmc.store.record import RunError
-from hamcmc.store.result import Result
+from hamcmc.store.errors import DamagedRun, Diverged, Interrupted, NonFinite, RunError
 from hamcmc.target.estimators import control_variate
 from hamcmc.target.mode import find_mode
 from hamcmc.target.posterior import Posterior
@@ -21,6 +21,8 @@ __all__ = [
     "Comparison",
     "Constant",
     "Cyclical",
+    "DamagedRun",
+    "Diverged",
     "Evidence",
     "Interrupted",
     "NonFinite",
