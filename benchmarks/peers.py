@@ -144,7 +144,7 @@ def ours(p: targets.Problem, posterior: hamcmc.Posterior, name: str, **options: 
                 num_samples=DRAWS,
                 thin=max(1, iterations // DRAWS),
                 warmup=warmup,
-                chains=1 if ensemble else 4,  # chains of ours do not share minibatches
+                **({"ensembles": 1} if ensemble else {"chains": 4}),  # chains of ours do not share minibatches
                 progress=False,
                 **options,
             )

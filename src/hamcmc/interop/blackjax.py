@@ -160,8 +160,9 @@ def from_blackjax(
         return new, Info(move) if info is None else _stats(info) | {"move_norm": move}
 
     record = {"sampler": name or _name(algorithm), "hyper_parameters": _hyper_parameters(algorithm.step)}
-    record |= {"adjusted": True} if whole else {}  # sample then wants all data
-    return Sampler(init, step, record | options | dict(settings or {}), gradients_per_step)
+    return Sampler(
+        init, step, record | options | dict(settings or {}), gradients_per_step=gradients_per_step, needs_all_data=whole
+    )
 
 
 def _random(start: Callable, position: PyTree) -> bool:

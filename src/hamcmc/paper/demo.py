@@ -83,7 +83,7 @@ def demo(out: Path, *, seed: int = 0, tell: Callable[[str], None] = lambda name:
             thin=THIN,
             warmup=WARMUP,
             batch_size=BATCH,
-            chains=1 if name.startswith("ensemble") else CHAINS,  # of 8 replicas
+            **({"ensembles": 1} if name.startswith("ensemble") else {"chains": CHAINS}),  # one ensemble has 8 replicas
             seed=seed,
             out=out / "run" if name == RECOMMENDED else None,
             overwrite=True,
