@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from hamcmc.diagnostics.summaries import cost
+from hamcmc.diagnostics.costs import cost
+from hamcmc.diagnostics.result import Result
 from hamcmc.inference.sample import sample
-from hamcmc.store.result import Result
 from hamcmc.target.linear_gaussian import Exact, exact, linear_gaussian, simulate
 
 NOISE_VARIANCE = 10.0
@@ -83,7 +83,7 @@ def demo(out: Path, *, seed: int = 0, tell: Callable[[str], None] = lambda name:
             thin=THIN,
             warmup=WARMUP,
             batch_size=BATCH,
-            chains=1 if name.startswith("ensemble") else CHAINS,  # of 8 replicas
+            **({"ensembles": 1} if name.startswith("ensemble") else {"chains": CHAINS}),  # one ensemble has 8 replicas
             seed=seed,
             out=out / "run" if name == RECOMMENDED else None,
             overwrite=True,

@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import soundfile as sf
 
-from hamcmc.store.record import RunError
+from hamcmc.store.errors import RunError
 
 PIECE = 4096  # frames per read or write; libsndfile overflows its stack on long ones to OGG
 FORMATS = {".wav": "WAV", ".flac": "FLAC", ".ogg": "OGG"}
