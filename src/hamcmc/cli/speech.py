@@ -260,13 +260,13 @@ def _warn(message: str) -> None:
 
 @contextlib.contextmanager
 def _progress(name: str, what: Path, quiet: bool) -> Iterator[Any]:
-    """What to call with the fraction done."""
+    """What to call with each status."""
 
     if quiet:
-        yield None
+        yield False
         return
     with bar(name) as update:
-        yield lambda done: update(what.name, done)
+        yield lambda status: update(status._replace(phase=what.name))
 
 
 @contextlib.contextmanager
