@@ -85,7 +85,7 @@ def _named(tree: PyTree) -> dict[str, np.ndarray]:
 
 def _log_likelihood(posterior: Posterior, draws: dict[str, Any]) -> Any:
     """(chain, draw, datum)."""
-    if posterior.log_likelihood is None:
+    if posterior.size == 0:
         raise ValueError("log_likelihood: this posterior has no data")
     data = jax.tree.map(jnp.asarray, posterior.data)
     each = jax.vmap(posterior.log_likelihood, (None, 0))

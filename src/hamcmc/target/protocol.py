@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
+from jax import Array
 
 PyTree = Any
 Tree = TypeVar("Tree")
@@ -32,17 +33,14 @@ class Target(Protocol):
 
     ``grad(position, minibatch)`` equals ``combine(position, mean_likelihood_grad(position, minibatch))``. Averaged over
     all minibatches it is the gradient of the log-density on all data.
+
+    Attributes:
+        size: N, the number of data; 0 for a target without data, which has no likelihood.
+        mirror: the map that folds a position back into its support after a step, or None.
     """
 
-    @property
-    def size(self) -> int:
-        """N, the number of data; 0 for a target without data, which has no likelihood."""
-        ...
-
-    @property
-    def mirror(self) -> Callable[[PyTree], PyTree] | None:
-        """The map that folds a position back into its support after a step, or None."""
-        ...
+    size: int
+    mirror: Callable[[PyTree], PyTree] | None
 
     def grad(self, position: PyTree, minibatch: PyTree) -> PyTree:
         """−∇Ũ(θ), the unbiased estimate of the gradient of the log-density."""
@@ -58,4 +56,20 @@ class Target(Protocol):
 
     def constrain(self, position: PyTree) -> PyTree:
         """The parameters at an unconstrained position."""
+        ...
+
+
+class DensityTarget(Target, Protocol):
+    """A target whose log-density can be evaluated, as a Metropolis test needs it."""
+
+    def log_density(self, position: PyTree, minibatch: PyTree) -> Array:
+        """−Ũ(θ), up to a constant."""
+        ...
+
+
+class PerDatumTarget(Target, Protocol):
+    """A target with one gradient for each datum, from which a sampler can estimate the gradient's noise."""
+
+    def per_datum_grads(self, position: PyTree, minibatch: PyTree) -> PyTree:
+        """∇ log p(x_i|θ) for each datum of the minibatch, along a new leading axis."""
         ...
