@@ -30,7 +30,7 @@ class Prior(NamedTuple):
     """Generalized gamma prior GG(a, b, −2/α) of W or H: x^(2/α) is inverse gamma with shape a and scale b^(2/α).
 
     a and b are numbers, or arrays that broadcast to W (rows × rank) or H (rank × columns). Without b, the scale is
-    taken from the data. """
+    taken from the data."""
 
     a: Any = 1.0
     b: Any = None
@@ -58,7 +58,7 @@ def estimate_alpha(X: Any) -> float:
     """Estimate α from the spread of log|x| about its row and column means.
 
     The estimate assumes scales of rank one, and is too small where they are not. Var log|x| is π²/6α² for complex
-    entries and π²/6 (1/α² + 1/2) for real ones. """
+    entries and π²/6 (1/α² + 1/2) for real ones."""
     X = checked(X)
     logs = np.log(np.abs(np.where(X == 0, np.nan, X)))
     rows, columns = X.shape
@@ -265,7 +265,8 @@ class StableTarget(Target):
     """
 
     def __init__(self, model: Model, mirror: Callable[[PyTree], PyTree] | None = None):
-        self.model, self._mirror = model, mirror
+        self.model, self.mirror = model, mirror
+        self.size = model.size  # traced inside a compiled program
         # An ensemble takes gradients of several replicas at once, each with its own impulses.
         self._grad = jax.custom_batching.custom_vmap(jax.grad(self.log_density))
 
@@ -274,16 +275,6 @@ class StableTarget(Target):
             axes = jax.tree.map(lambda _: None, block)._replace(log_phi=0)
             grads = jax.vmap(jax.grad(self.log_density), (0, axes))(position, block)
             return grads, jax.tree.map(lambda _: True, position)
-
-    @property
-    def size(self) -> int:
-        """N, the number of entries; traced inside a compiled program."""
-        return self.model.size
-
-    @property
-    def mirror(self) -> Callable[[PyTree], PyTree] | None:
-        """The map that folds a position back into its support after a step, or None."""
-        return self._mirror
 
     def block_log_likelihood(self, position: PyTree, block: Block) -> Array:
         """The sum over the block of log p(x | W, H, Φ)."""
