@@ -13,7 +13,6 @@ import soundfile as sf
 from typer.testing import CliRunner
 
 from hamcmc.cli.app import app
-from hamcmc.inference.progress import Status
 from hamcmc.report import denoise as page
 from hamcmc.speech import audio, dictionary, file, metrics
 from hamcmc.speech.denoise import Cleaned
@@ -53,7 +52,7 @@ def cleaner(monkeypatch):
                 sd = np.full((block.shape[1], 33, frames), 0.1) if uncertainty else None
                 done += len(block)
                 if progress:
-                    progress(Status(done / length))
+                    progress(done / length)
                 yield Cleaned(
                     x, np.stack([x / (d + 2) for d in range(draws)]) if draws else None, sd, FREQUENCIES, 0.01
                 )
@@ -292,7 +291,7 @@ def test_training_uses_all_recordings_below(tmp_path, monkeypatch):
     asked = {}
 
     def train(files, *, rank, progress):
-        progress(Status(1.0))
+        progress(1.0)
         asked.update(files=[f.name for f in files], rank=rank)
         return dictionary.Dictionary(np.ones((4, rank)) / 4)
 

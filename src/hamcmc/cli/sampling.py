@@ -116,7 +116,7 @@ def sample_command(
                     budget=budget_for(work),
                     batch_size=batch_size,
                     seed=seed,
-                    progress=False if quiet else progress,
+                    progress=None if quiet else progress,
                     **asked["options"],
                     **own,
                 )

@@ -41,13 +41,13 @@ def reporting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def bar(name: str) -> Iterator[Any]:
-    """A bar for work that reports a :class:`~hamcmc.inference.progress.Status`."""
+    """A bar for work that reports (what, fraction done)."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=errors, disable=not sys.stderr.isatty()) as display:
         task = display.add_task(name, total=1.0)
-        yield lambda status: display.update(task, description=f"{name}: {status.phase}", completed=status.done)
+        yield lambda what, done: display.update(task, description=f"{name}: {what}", completed=done)
 
 
 def setting(text: str) -> tuple[str, Any]:

@@ -260,13 +260,13 @@ def _warn(message: str) -> None:
 
 @contextlib.contextmanager
 def _progress(name: str, what: Path, quiet: bool) -> Iterator[Any]:
-    """What to call with each status."""
+    """What to call with the fraction done."""
 
     if quiet:
-        yield False
+        yield None
         return
     with bar(name) as update:
-        yield lambda status: update(status._replace(phase=what.name))
+        yield lambda done: update(what.name, done)
 
 
 @contextlib.contextmanager

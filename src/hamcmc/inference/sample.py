@@ -158,7 +158,6 @@ def sample(
             budget=budget_for(total),
             batch_size=batch_size,
             seed=seed,
-            progress=progress,
             **options,
         )
         step_size, settings["tuning"] = found.step_size, found.account

@@ -13,7 +13,7 @@ from jax import lax
 
 from hamcmc.inference.progress import Progress, Status, shown
 from hamcmc.speech import audio, spectrum
-from hamcmc.store.record import reading
+from hamcmc.store.files import reading, replacing
 
 ALPHA = 1.2  # the index of speech
 BINS = 257  # up to 8 kHz
@@ -66,19 +66,14 @@ def load(path: Path | None = None) -> Dictionary:
 
 def save(dictionary: Dictionary, path: Path) -> None:
     """Write a dictionary, whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            np.savez_compressed(
-                file,
-                W=dictionary.W.astype(np.float16),
-                alpha=dictionary.alpha,
-                bin_hertz=spectrum.BIN_HERTZ,
-                source=dictionary.source,
-            )
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path, path.with_name(f".{path.name}.partial")) as partial, partial.open("xb") as file:
+        np.savez_compressed(
+            file,
+            W=dictionary.W.astype(np.float16),
+            alpha=dictionary.alpha,
+            bin_hertz=spectrum.BIN_HERTZ,
+            source=dictionary.source,
+        )
 
 
 def train(

@@ -33,7 +33,8 @@ def guess(power: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _padded(frames: np.ndarray, multiple: int = 64) -> np.ndarray:
-    """Pad frames to a multiple, so that few shapes are compiled, with their mirror image: its statistics are the same."""
+    """Pad frames to a multiple, so that few shapes are compiled, with their mirror image: its statistics are the
+    same."""
     more = -len(frames) % multiple
     return np.pad(frames, ((0, more), (0, 0)), mode="symmetric").astype(np.float32)
 
@@ -87,7 +88,9 @@ def presence_noise(power: np.ndarray, first: int = 8, memory: float = 0.8, loud:
     for t in range(power.shape[1]):
         likely = 1 / (1 + (1 + loud) * np.exp(-np.minimum(power[:, t] / noise, 200) * loud / (1 + loud)))
         presence = 0.9 * presence + 0.1 * likely
-        likely = np.where(presence > 0.99, np.minimum(likely, 0.99), likely)  # else a rise of the noise would go unnoticed
+        likely = np.where(
+            presence > 0.99, np.minimum(likely, 0.99), likely
+        )  # else a rise of the noise would go unnoticed
         noise = memory * noise + (1 - memory) * (likely * noise + (1 - likely) * power[:, t]) + 1e-30
         tracked[:, t] = noise + floor
     return tracked
