@@ -198,7 +198,7 @@ class TestBadInput:
             ({"batch_size": 1}, "batch_size must be 2 or more"),
             ({"batch_size": 61}, "batch_size 61 is larger than the data"),
             ({"svrg": 5}, "svrg: evidence has anchors of its own"),
-            ({"ensembles": 2}, "ensembles: this sampler is not an ensemble and takes chains= instead"),
+            ({"ensembles": 2}, "ensembles: sgld is not an ensemble sampler; say with chains="),
             ({"posterior": hamcmc.Posterior(lambda theta: -jnp.sum(theta**2))}, "evidence needs a log_likelihood"),
         ],
     )
@@ -208,12 +208,14 @@ class TestBadInput:
 
     def test_an_ensemble_takes_ensembles(self):
         posterior = lg.linear_gaussian(simulated(), NOISE)
-        with pytest.raises(ValueError, match="chains: an ensemble sampler takes ensembles= instead"):
+        with pytest.raises(ValueError, match="chains: ensemble_hamcmc is an ensemble; say with ensembles="):
             hamcmc.evidence(posterior, "ensemble_hamcmc", jnp.zeros(2), step_size=0.1, chains=2, pairs=3)
 
     def test_a_finished_sampler_is_refused(self):
         posterior = lg.linear_gaussian(simulated(), NOISE)
-        with pytest.raises(ValueError, match="give a sampler by name, or as a function of the target"):
+        with pytest.raises(
+            ValueError, match="evidence makes a target of its own for the sampler: give a name, or a function"
+        ):
             hamcmc.evidence(posterior, hamcmc.sgld(posterior.grad), jnp.zeros(2), step_size=0.1)
 
     def test_a_step_too_large(self):

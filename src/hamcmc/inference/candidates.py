@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hamcmc.samplers.base import Sampler
+from hamcmc.samplers.registry import takes
 from hamcmc.target.landscape import Landscape
 
 Range = tuple[float, float]
@@ -71,12 +72,12 @@ def default_search(sampler: Sampler, scape: Landscape, tolerance: float) -> Spac
     Steps above 1/L, with L the largest curvature, are not tried, nor steps above :data:`NEWTON_STEP` for samplers that
     know the curvature.
     """
-    steepest, root, name = scape.steepest, scape.root_square, sampler.settings.get("sampler")
+    steepest, root, name = scape.steepest, scape.root_square, sampler.settings.get("sampler", "")
     a, v = np.asarray(scape.curvatures, np.float64), scape.noise
     plain, newton = (float(2 * tolerance / np.max(x)) for x in (a + v, 1 + v / a))
     if is_newton(sampler):
         space = {"step_size": _around(newton, NEWTON_STEP)}
-        if sampler.pairs and sampler.replicas == 1:
+        if takes(name, "memory"):
             space["gamma"] = (GAMMA[0] / steepest, GAMMA[1] / steepest)
     elif name == "psgld":
         space = {"step_size": _around(plain * root, np.inf)}
@@ -85,7 +86,7 @@ def default_search(sampler: Sampler, scape: Landscape, tolerance: float) -> Spac
         space = {"step_size": (plain / BELOW, 1.0), "base": (1.0, max(steepest, 1.0))}
     else:
         space = {"step_size": _around(plain, 1 / steepest)}
-    if "friction" in sampler.settings:
+    if takes(name, "friction"):
         space["friction"] = FRICTION
     return space
 

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from hamcmc import _check, samplers
+from hamcmc import _check
 from hamcmc.inference import job
 from hamcmc.inference.progress import Progress, Status, shown
 from hamcmc.inference.tempering import Ladder, Rungs, Tempered, anchoring, checked_betas, step_sizes
 from hamcmc.samplers.base import Sampler
+from hamcmc.samplers.registry import maker_for
 from hamcmc.store.errors import NonFinite
 from hamcmc.target.estimators import AnchoredPosterior
 from hamcmc.target.posterior import Posterior
@@ -117,16 +118,11 @@ def evidence(
     _check.at_least("warmup", warmup, 0)
     betas = checked_betas(temperatures)
     n = _checked_batch(posterior, batch_size)
-    if isinstance(sampler, Sampler):
-        raise ValueError(
-            "evidence samples a ladder of targets: give a sampler by name, or as a function of the target, "
-            "such as lambda target: hamcmc.sgld(target.grad)"
-        )
     if "svrg" in options:
         raise ValueError("svrg: evidence has anchors of its own")
     key, start_key = jax.random.split(jax.random.key(_check.at_least("seed", seed, 0)))
     view = posterior if n is None else AnchoredPosterior(posterior)
-    make = samplers.maker(sampler, **options)
+    make = maker_for("evidence", sampler, options)
     example = make(Tempered(view, 1.0))
     runs = _runs(example, chains, ensembles)
     starts = [
@@ -173,14 +169,13 @@ def _checked_batch(posterior: Posterior, batch_size: int | None) -> int | None:
 
 def _runs(sampler: Sampler, chains: int | None, ensembles: int | None) -> int:
     """How many independent runs a rung has."""
+    name = sampler.settings.get("sampler", "this sampler")
     if sampler.replicas > 1:
         if chains is not None:
-            raise ValueError(
-                "chains: an ensemble sampler takes ensembles= instead, the number of independent ensembles"
-            )
+            raise ValueError(f"chains: {name} is an ensemble; say with ensembles= how many ensembles a rung has")
         return _check.at_least("ensembles", 1 if ensembles is None else ensembles, 1)
     if ensembles is not None:
-        raise ValueError("ensembles: this sampler is not an ensemble and takes chains= instead")
+        raise ValueError(f"ensembles: {name} is not an ensemble sampler; say with chains= how many chains a rung has")
     return _check.at_least("chains", CHAINS if chains is None else chains, 1)
 
 

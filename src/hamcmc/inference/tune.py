@@ -17,6 +17,7 @@ from hamcmc.inference.progress import Progress, Status, shown
 from hamcmc.inference.schedules import Constant, Cyclical
 from hamcmc.inference.trials import LANES, Contender, Trial
 from hamcmc.samplers.base import Sampler
+from hamcmc.samplers.registry import name_of
 from hamcmc.target.landscape import survey
 from hamcmc.target.posterior import Posterior
 
@@ -188,7 +189,7 @@ def tune(
     with shown(progress, "tuning") as show:
         show(Status(0.0, "looking around the mode"))
         scape = survey(posterior, start, batch_size=batch_size, seed=seed)
-        by_name = isinstance(sampler, str)
+        by_name = name_of(sampler) is not None
         space = default_search(example, scape, tolerance)
         if not by_name:
             space = {"step_size": space["step_size"]}
@@ -256,7 +257,7 @@ def largest_step(family: Sequence[Contender], bias: float) -> float:
 
     The bias of every sampler here is of order ε, so large steps, whose bias is seen soon, tell about small ones. The
     line is fitted by least squares with weights from its own values, because the scatter of a variance is proportional
-    to it. Theory counts as one observation. The result is never above the largest step that was tried. """
+    to it. Theory counts as one observation. The result is never above the largest step that was tried."""
     stable = [c for c in family if not c.found.out]
     steps = [c.setting["step_size"] for c in stable]
     seen = [(e, c.found.bias, c.found.error) for e, c in zip(steps, stable) if np.isfinite(c.found.error)]
