@@ -1,7 +1,8 @@
 """Bayesian inference on large data with stochastic quasi-Newton Langevin dynamics."""
 
+from hamcmc.diagnostics.result import Result
 from hamcmc.inference.evidence import Comparison, Evidence, compare, evidence
-from hamcmc.inference.sample import Interrupted, NonFinite, resume, sample
+from hamcmc.inference.sample import resume, sample
 from hamcmc.inference.schedules import Constant, Cyclical, Polynomial
 from hamcmc.inference.tune import Tuned, tune
 from hamcmc.samplers import Sampler
@@ -20,8 +21,7 @@ from hamcmc.samplers.sgnht import sgnht
 from hamcmc.samplers.sgrld import sgrld
 from hamcmc.samplers.svrg import svrg
 from hamcmc.stable import alpha_stable_mf
-from hamcmc.store.record import RunError
-from hamcmc.store.result import Result
+from hamcmc.store.errors import DamagedRun, Diverged, Interrupted, NonFinite, RunError
 from hamcmc.target.estimators import control_variate
 from hamcmc.target.mode import find_mode
 from hamcmc.target.posterior import Posterior
@@ -33,6 +33,8 @@ __all__ = [
     "Comparison",
     "Constant",
     "Cyclical",
+    "DamagedRun",
+    "Diverged",
     "Evidence",
     "Interrupted",
     "NonFinite",

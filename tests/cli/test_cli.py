@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hamcmc.cli import app as cli
-from hamcmc.store.result import Result
+from hamcmc.diagnostics.result import Result
 
 MODEL = """
 import jax.numpy as jnp

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from hamcmc.store.record import Array, Checkpoint, Directory, Draws
-from hamcmc.store.result import Result
+from hamcmc.diagnostics.result import Result
+from hamcmc.store.checkpoint import Checkpoint
+from hamcmc.store.directory import Directory
+from hamcmc.store.draws import Array, Draws
 
 
 def make_result(

@@ -350,9 +350,7 @@ def test_a_place_that_cannot_be_written(tmp_path):
         write_report(make_result({"x": np.ones((1, 5))}), tmp_path / "file" / "page.html")
 
 
-@pytest.mark.parametrize("options", [{"pairs": 3}, {"memory": 4}], ids=["ensemble", "one chain"])
-def test_the_share_of_pairs_is_of_those_that_there_are(options):
+def test_the_share_of_pairs_is_of_those_that_there_are():
     draws = np.random.default_rng(0).normal(size=(2, 20, 1))
-    stats, sampler = {"pairs_accepted": np.full((2, 20), 2)}, {"sampler": "x"} | options
-    result = make_result({"theta": draws}, stats=stats, sampler=sampler)
+    result = make_result({"theta": draws}, stats={"pairs_accepted": np.full((2, 20), 2)}, pairs=3)
     assert "Share of pairs accepted against the draw; mean 0.667" in page.page(result)

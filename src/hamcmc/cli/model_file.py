@@ -11,7 +11,7 @@ import numpy as np
 
 from hamcmc.samplers import Sampler, build
 from hamcmc.samplers.registry import requires, takes
-from hamcmc.store.record import reading
+from hamcmc.store.files import reading
 from hamcmc.target.posterior import Posterior
 
 MAPPED = 2**30  # bytes; a larger array stays on disk and is streamed

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from hamcmc.cli.shell import Run, bar, reporting, screen
-from hamcmc.store.record import read_settings
+from hamcmc.store.settings import read_settings
 
 REPRODUCED = ("fig1", "fig2", "fig3", "fig4", "fig5", "scale", "theorem", "proposition", "bias")
 

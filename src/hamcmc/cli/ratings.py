@@ -87,7 +87,7 @@ def factorize(
     from hamcmc.factorization import launch
     from hamcmc.factorization import ratings as files
     from hamcmc.factorization import run as runs
-    from hamcmc.store.record import check_free
+    from hamcmc.store.directory import check_free
 
     with reporting():
         if launch.started_by() is None:  # among several, the first process checks, before it writes
@@ -140,7 +140,8 @@ def _print_end(run: Path) -> None:
     import jax
 
     from hamcmc.factorization import predict as predictions
-    from hamcmc.store.record import read_checkpoint, read_settings
+    from hamcmc.store.checkpoint import read_checkpoint
+    from hamcmc.store.settings import read_settings
 
     if jax.process_index():
         return
@@ -172,7 +173,7 @@ def predict(
     """
     from hamcmc.factorization import predict as predictions
     from hamcmc.factorization.ratings import read_pairs
-    from hamcmc.store.record import guard_disk
+    from hamcmc.store.files import guard_disk
 
     with reporting():
         model = predictions.load(run)

@@ -9,12 +9,14 @@ import typer
 from hamcmc.cli import model_file, ratings
 from hamcmc.cli.shell import Quiet, Run, bar, reporting, screen
 from hamcmc.cli.shell import setting as parse_setting
+from hamcmc.diagnostics.result import Result
 from hamcmc.inference import schedules
 from hamcmc.inference.sample import resume, sample
 from hamcmc.inference.tune import budget_for, tune
 from hamcmc.samplers import NAMES
-from hamcmc.store.record import RunError, check_free, read_settings
-from hamcmc.store.result import Result
+from hamcmc.store.directory import check_free
+from hamcmc.store.errors import RunError
+from hamcmc.store.settings import read_settings
 
 
 def register(app: typer.Typer) -> None:
@@ -195,7 +197,7 @@ def summary(run: Run, limit: Annotated[int, typer.Option(help="The most rows to 
 
 
 def _print_summary(result: Result, limit: int = 40) -> None:
-    from hamcmc.diagnostics.summaries import cost
+    from hamcmc.diagnostics.costs import cost
     from hamcmc.diagnostics.summaries import summary as summarize
 
     meta = result.meta

@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from hamcmc.factorization.launch import Stopped
-from hamcmc.inference.sample import Interrupted
-from hamcmc.store.record import RunError
+from hamcmc.store.errors import Interrupted, RunError
 
 screen, errors = Console(width=None if sys.stdout.isatty() else 120), Console(stderr=True, soft_wrap=True)
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.", show_default=False)]

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from hamcmc.diagnostics.summaries import Cost, Summary, cost, format_cell, read_entries, summary
+from hamcmc.diagnostics.costs import Cost, cost
+from hamcmc.diagnostics.result import Result
+from hamcmc.diagnostics.summaries import Summary, format_cell, read_entries, summary
 from hamcmc.report import frame, plots
 from hamcmc.report.frame import duration, flatten, number, plural, value
-from hamcmc.store.result import Result
 
 ROWS = 20  # of the table that is open; the rest is folded
 SHOWN = 8  # parameters with trace and density
@@ -288,8 +289,7 @@ def _pairs(result: Result, table: Summary) -> str:
 
 def _sampler(result: Result) -> str:
     stats = {n: x for n, x in result.sample_stats.items() if x.ndim == 2}
-    options = result.settings["sampler"]
-    pairs = options["pairs"] if "pairs" in options else options.get("memory", 2) - 1
+    pairs = result.settings.get("pairs") or 1
     html = "<p class='soft'>Mean over all chains against the draw; the band holds the middle 90 %.</p><div class='row'>"
     for name in sorted(stats, key=lambda n: list(STATS).index(n) if n in STATS else len(STATS)):
         x, most = np.asarray(stats[name], np.float64), None
