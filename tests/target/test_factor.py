@@ -42,7 +42,7 @@ def equally_likely(target: Any, batches: list, position: Any, log_density: Calla
     return Case([(target, batch) for batch in batches], chances, position, log_density)
 
 
-# --- targets; the functions import modules themselves, so that these may belong to a package that is broken on purpose ---
+# --- targets; each function imports its modules, which may belong to a package that is broken on purpose ---
 
 
 def data():
