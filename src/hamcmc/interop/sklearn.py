@@ -10,7 +10,7 @@ import numpy as np
 from hamcmc.factorization.predict import Factorization
 from hamcmc.factorization.ratings import Ratings
 from hamcmc.factorization.run import blocks_for, factorize
-from hamcmc.interop._require import needs
+from hamcmc._require import needs
 from hamcmc.store.record import Array, Draws, open_store
 
 with needs("scikit-learn", "sklearn"):

@@ -12,9 +12,12 @@ from types import TracebackType
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-import soundfile as sf
 
+from hamcmc._require import needs
 from hamcmc.store.record import RunError
+
+with needs("soundfile", "audio"):
+    import soundfile as sf
 
 PIECE = 4096  # frames per read or write; libsndfile overflows its stack on long ones to OGG
 FORMATS = {".wav": "WAV", ".flac": "FLAC", ".ogg": "OGG"}
