@@ -1,4 +1,4 @@
-"""Importing hamcmc is quick and touches nothing: JAX, NumPy and our own modules, and no device. What is optional waits."""
+"""Importing hamcmc is quick and touches no device; what is optional waits for its use; old names still work."""
 
 import subprocess
 import sys

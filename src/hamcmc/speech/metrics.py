@@ -10,6 +10,8 @@ from scipy.linalg import solve_toeplitz
 
 from hamcmc._require import needs
 
+LABELS = (("SDR (dB)", 2), ("SI-SDR (dB)", 2), ("STOI", 3))  # name and digits of each score, in the order of Scores
+
 
 class Scores(NamedTuple):
     """Averages over channels; NaN where a score is not defined."""
