@@ -21,7 +21,7 @@ from jax import lax
 import hamcmc
 from benchmarks import targets
 from benchmarks.measure import Against, Table
-from hamcmc.diagnostics.summaries import effective_size, independent_share
+from hamcmc.diagnostics.ess import effective_size, independent_share
 
 CHAINS = 22
 DRAWS = 400  # looked at

@@ -63,7 +63,9 @@ def draw(model):
     """``hamcmc.sample`` on the small model with small settings, any of which can be changed."""
 
     def run(sampler="sgld", init=None, *, posterior=model, **changes) -> hamcmc.Result:
-        settings = {"step_size": 1e-3, "num_samples": 40, "warmup": 25, "thin": 3, "batch_size": 50, "chains": 2}
+        settings = {"step_size": 1e-3, "num_samples": 40, "warmup": 25, "thin": 3, "batch_size": 50}
+        name = sampler if isinstance(sampler, str) else ""
+        settings["ensembles" if name.startswith("ensemble") else "chains"] = 2
         init = jnp.zeros(3) if init is None else init
         return hamcmc.sample(posterior, sampler, init, **(settings | {"progress": False} | changes))
 
@@ -71,10 +73,10 @@ def draw(model):
 
 
 @pytest.fixture
-def short_visits(monkeypatch):
-    """Make the host visit the compiled loop often."""
+def short_segments(monkeypatch):
+    """Make the segments of the compiled loop short."""
 
     def shorten(iterations: int) -> None:
-        monkeypatch.setattr("hamcmc.inference.job.visit_length", lambda *_: iterations)
+        monkeypatch.setattr("hamcmc.inference.job.segment_length", lambda *_: iterations)
 
     return shorten

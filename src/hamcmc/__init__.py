@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hamcmc._renamed import accept_old_modules
+from hamcmc.diagnostics.result import Result
 from hamcmc.inference.evidence import Comparison, Evidence, compare, evidence
 from hamcmc.inference.sample import resume, sample
 from hamcmc.inference.schedules import Constant, Cyclical, Polynomial
@@ -23,7 +24,6 @@ from hamcmc.samplers.sgnht import sgnht
 from hamcmc.samplers.sgrld import sgrld
 from hamcmc.samplers.svrg import svrg
 from hamcmc.store.errors import DamagedRun, Diverged, Interrupted, NonFinite, RunError
-from hamcmc.store.result import Result
 from hamcmc.target.estimators import control_variate
 from hamcmc.target.mode import find_mode
 from hamcmc.target.posterior import Posterior

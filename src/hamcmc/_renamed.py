@@ -48,7 +48,7 @@ MODULES = {
     "noise": "samplers.noise",
     "potential": "target.posterior",
     "progress": "inference.progress",
-    "record": "store.record",
+    "record": "store.directory",
     "result": "diagnostics.result",
     "run": "inference.sample",
     "samplers.ensemble_adjusted": "samplers.ensemble.adjusted",

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hamcmc.cli import app as cli
+from hamcmc.diagnostics.result import Result
 from hamcmc.samplers import NAMES
-from hamcmc.store.result import Result
 
 MODEL = """
 import jax.numpy as jnp

@@ -8,7 +8,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import hamcmc
 from hamcmc.diagnostics import summaries as diagnostics
-from hamcmc.diagnostics.summaries import cost, ksd, ksd_of, summary
+from hamcmc.diagnostics.costs import cost
+from hamcmc.diagnostics.stein import ksd, ksd_of
+from hamcmc.diagnostics.summaries import summary
 from hamcmc.target import linear_gaussian as lg
 from tests.report.results import make_result
 

@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import json
 import math
 
 import jax
@@ -18,8 +19,8 @@ import hamcmc
 from hamcmc.diagnostics import summaries as diagnostics
 from hamcmc.factorization import ratings
 from hamcmc.inference import job
-from hamcmc.store import record
-from hamcmc.store.record import Array, Checkpoint, Draws
+from hamcmc.store.checkpoint import Checkpoint, decode, encode
+from hamcmc.store.draws import Array, Draws
 
 # A temporary directory that examples share is all right: each overwrites what the last one left.
 SHARED = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -150,7 +151,7 @@ def test_cycles(step_size, period, floor):
     )
 )
 def test_run_json_keeps_schedules(schedule):
-    kept = record.json.loads(record.json.dumps(job.describe(schedule)))
+    kept = json.loads(json.dumps(job.describe(schedule)))
     assert job.recorded_schedule(kept, None, "here") == schedule
 
 
@@ -222,7 +223,7 @@ json_values = st.recursive(
     st.dictionaries(st.text("xyz", min_size=1, max_size=4), json_values, max_size=4),
 )
 def test_checkpoints_come_back(arrays, meta):
-    found = record.decode(record.encode(Checkpoint(meta, arrays)), "here")
+    found = decode(encode(Checkpoint(meta, arrays)), "here")
     assert found.meta == meta
     assert list(found.arrays) == list(arrays)
     for name, x in arrays.items():

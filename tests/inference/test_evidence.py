@@ -9,7 +9,7 @@ from scipy.stats import multivariate_normal
 
 import hamcmc
 from hamcmc.inference.evidence import Evidence, compare
-from hamcmc.store.record import RunError
+from hamcmc.store.errors import RunError
 from hamcmc.target import linear_gaussian as lg
 from tests.mutation import mutant
 

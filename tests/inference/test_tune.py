@@ -221,7 +221,7 @@ def test_a_run_tunes_itself_and_resumes(draw, data, tmp_path, monkeypatch):
         if status.iteration >= 60:
             raise Stop
 
-    monkeypatch.setattr("hamcmc.inference.job.visit_length", lambda *_: 30)
+    monkeypatch.setattr("hamcmc.inference.job.segment_length", lambda *_: 30)
     monkeypatch.setattr("hamcmc.inference.sample.tune", lambda *_, **__: found[0])
     with pytest.raises(Stop):
         draw("sghmc", step_size="auto", noise=0.1, out=tmp_path / "cut", progress=stop)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hamcmc.samplers import FROM_GRADIENT, FROM_POSTERIOR, NAMES, Sampler, build
-from hamcmc.store.record import reading
+from hamcmc.store.files import reading
 from hamcmc.target.posterior import Posterior
 
 MAPPED = 2**30  # bytes; a larger array stays on disk and is streamed

@@ -39,7 +39,7 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about a run: traces, densities, pairs, diagnostics, cost, settings."""
     from hamcmc.report import factorization, write_report
-    from hamcmc.store.record import read_settings
+    from hamcmc.store.settings import read_settings
 
     with reporting():
         write = factorization.write if read_settings(run).get("kind") == "factorization" else write_report

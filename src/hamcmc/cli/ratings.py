@@ -109,7 +109,7 @@ def factorize(
     from hamcmc.factorization import launch
     from hamcmc.factorization import ratings as files
     from hamcmc.factorization import run as runs
-    from hamcmc.store.record import check_free
+    from hamcmc.store.directory import check_free
 
     with reporting():
         if launch.started_by() is None:  # of several processes, the first one checks before it writes
@@ -189,7 +189,7 @@ def predict(
     """
     from hamcmc.factorization import predict as predictions
     from hamcmc.factorization.ratings import read_pairs
-    from hamcmc.store.record import guard_disk, write_atomically
+    from hamcmc.store.files import guard_disk, write_atomically
 
     with reporting():
         model = predictions.load(run)

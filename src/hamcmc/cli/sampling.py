@@ -103,7 +103,7 @@ def sample_command(
 
     from hamcmc.cli import model_file
     from hamcmc.inference.sample import sample
-    from hamcmc.store.record import check_free
+    from hamcmc.store.directory import check_free
 
     with reporting():
         jax.config.update("jax_enable_x64", x64)
@@ -167,7 +167,7 @@ def resume_command(
     import jax
 
     from hamcmc.inference.sample import resume
-    from hamcmc.store.record import read_settings
+    from hamcmc.store.settings import read_settings
 
     with reporting():
         settings = read_settings(run)
@@ -192,14 +192,14 @@ def resume_command(
 
 def summary(run: Run, limit: Annotated[int, typer.Option(help="The most rows to show.")] = 40) -> None:
     """Print weighted means, deviations and quantiles, ESS, R-hat and cost of a run, also while it is running."""
-    from hamcmc.store.result import Result
+    from hamcmc.diagnostics.result import Result
 
     with reporting():
         _print_summary(Result.open(run), limit)
 
 
 def _print_summary(result: "Result", limit: int = 40) -> None:
-    from hamcmc.diagnostics.summaries import cost
+    from hamcmc.diagnostics.costs import cost
     from hamcmc.diagnostics.summaries import summary as summarize
 
     meta = result.meta

@@ -13,7 +13,7 @@ import numpy as np
 
 from hamcmc import _check
 from hamcmc._require import needs
-from hamcmc.store.record import guard_disk, reading
+from hamcmc.store.files import guard_disk, reading
 
 NAMES = {  # usual names of columns, in lower case
     "user": ("user", "userid", "user_id", "uid"),

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from hamcmc import _check, samplers
 from hamcmc.inference import job
 from hamcmc.samplers.base import Sampler
-from hamcmc.store.record import RunError
+from hamcmc.store.errors import RunError
 from hamcmc.target import minibatch
 from hamcmc.target.estimators import Anchor, Anchored, AnchoredPosterior, View
 from hamcmc.target.posterior import Posterior

@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hamcmc.diagnostics.ess import arviz
+from hamcmc.diagnostics.result import Result
 from hamcmc.interop.numpyro import NumpyroPosterior
-from hamcmc.store.record import Array, open_store, read_settings
-from hamcmc.store.result import Result, arviz
+from hamcmc.store.draws import Array, open_store
+from hamcmc.store.settings import read_settings
 from hamcmc.target.posterior import Posterior, name_of
 
 PyTree = Any

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hamcmc.store.record import guard_disk, write_atomically
+from hamcmc.store.files import guard_disk, write_atomically
 
 
 def document(

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from hamcmc.diagnostics.summaries import Cost, Summary, cost, format_cell, read_entries, summary
+from hamcmc.diagnostics.costs import Cost, cost
+from hamcmc.diagnostics.result import Result
+from hamcmc.diagnostics.summaries import Summary, format_cell, read_entries, summary
 from hamcmc.report import frame, plots
 from hamcmc.report.frame import duration, flatten, number, plural, value
-from hamcmc.store.result import Result
 
 ROWS = 20  # of the table that is open at first; the rest is folded
 SHOWN = 8  # parameters with trace and density

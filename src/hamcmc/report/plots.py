@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from hamcmc.diagnostics.summaries import spread, weighted_moments, weighted_quantiles
+from hamcmc.diagnostics.stein import spread
+from hamcmc.diagnostics.summaries import weighted_moments, weighted_quantiles
 
 Plot = dict[str, Any]
 COLOURS = 6  # --chain-0 to --chain-5 of the style sheet

@@ -7,9 +7,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hamcmc.diagnostics.result import Result
 from hamcmc.report import frame, page
 from hamcmc.report.frame import duration, flatten, number, value
-from hamcmc.store.result import Result
 
 if TYPE_CHECKING:
     from hamcmc.paper.common import Reproduction

@@ -13,10 +13,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from hamcmc.diagnostics.result import Result
 from hamcmc.report import factorization, frame, page
 from hamcmc.report.frame import duration
-from hamcmc.store.record import RunError, read_checkpoint, read_settings
-from hamcmc.store.result import Result
+from hamcmc.store.checkpoint import read_checkpoint
+from hamcmc.store.errors import RunError
+from hamcmc.store.settings import read_settings
 
 HOST = "127.0.0.1"
 FILES = ("run.json", "checkpoint", "events.jsonl")

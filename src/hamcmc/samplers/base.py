@@ -33,6 +33,9 @@ class Sampler(NamedTuple):
             ``init``'s argument and in the state; each copy is a draw.
         warmup: steps in which it learns something that it keeps; they belong to no average.
         passes_per_step: gradients on all data that one step evaluates besides, on average.
+        interleaved: how many chains take turns in the draws: HAMCMC's M.
+        pairs: curvature pairs that may make H in a step.
+        needs_all_data: whether it is exact on all data only, so that a run may not take minibatches.
     """
 
     init: Callable[[PyTree], Any]
@@ -42,6 +45,9 @@ class Sampler(NamedTuple):
     replicas: int = 1
     warmup: int = 0
     passes_per_step: float = 0.0
+    interleaved: int = 1
+    pairs: int = 0
+    needs_all_data: bool = False
 
 
 class Space(NamedTuple):

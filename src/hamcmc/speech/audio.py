@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from hamcmc._require import needs
-from hamcmc.store.record import RunError
+from hamcmc.store.errors import RunError
 
 with needs("soundfile", "audio"):
     import soundfile as sf

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from hamcmc.speech import audio, spectrum
-from hamcmc.store.record import reading
+from hamcmc.store.files import reading
 
 ALPHA = 1.2  # of speech
 BINS = 257  # up to 8 kHz

@@ -89,9 +89,8 @@ def adjusted(log_density: Callable, pairs: int, settings: dict, **options) -> Sa
         position, density, grad = joined(moved, resting, state.step)
         return State(position, density, grad, spread, state.step + 1), info
 
-    return Sampler(
-        init, step, settings, pairs + 1, 2 * (pairs + 1), learning_steps(options["metric"], options["adapt"])
-    )
+    learning = learning_steps(options["metric"], options["adapt"])
+    return Sampler(init, step, settings, pairs + 1, 2 * (pairs + 1), learning, pairs=pairs, needs_all_data=True)
 
 
 def log_proposal_ratio(r: Resting, u: PyTree, noise: PyTree, step_size) -> Array:

@@ -156,7 +156,7 @@ def ensemble_underdamped(
         "cosine": cosine,
         "adapt": adapt,
     }
-    return Sampler(init, step, settings, pairs + 1, 2 * (pairs + 1), learning)
+    return Sampler(init, step, settings, pairs + 1, 2 * (pairs + 1), learning, pairs=pairs)
 
 
 def root_of(r: Resting) -> Root:
