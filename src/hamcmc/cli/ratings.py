@@ -149,11 +149,10 @@ def factorize(
 
 def proceed(run: Path, processes: int, quiet: bool, checkpoint_seconds: float) -> None:
     """Continue a factorization, for ``hamcmc resume``."""
-    from hamcmc.factorization import predict as predictions
     from hamcmc.factorization import run as runs
 
-    runs.proceed(run, processes=processes, progress=not quiet and None, checkpoint_seconds=checkpoint_seconds)
-    _print_end(run, predictions.load(run))
+    found = runs.proceed(run, processes=processes, progress=not quiet and None, checkpoint_seconds=checkpoint_seconds)
+    _print_end(run, found)
 
 
 def _print_end(run: Path, model: "Factorization") -> None:
