@@ -22,4 +22,5 @@ for name, columns in models.items():
     )
     exact = lg.log_evidence(columns, 1.0)
     print(f"{name}: {found[name].log_evidence:.2f} ± {found[name].standard_error:.2f}, exactly {exact:.2f}")
-print(hamcmc.compare(found))
+comparison = hamcmc.compare(found)
+print("probabilities:", dict(zip(comparison.names, comparison.probability.round(3))))

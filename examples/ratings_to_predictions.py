@@ -13,9 +13,8 @@ Path("ratings.csv").write_text("\n".join(["user,item,rating", *lines]) + "\n")
 
 ratings = read("ratings.csv")
 model = hamcmc.factorize(ratings, rank=3, num_samples=50, warmup=20, seed=0)
-print(
-    f"RMSE {model.rmse():.3f} on held-out ratings; 90 % intervals cover {float(model.coverage((0.9,))[0]):.0%} of them"
-)
+covered = float(model.coverage((0.9,))[0])
+print(f"RMSE {model.rmse():.3f} on held-out ratings; the 90 % intervals cover {covered:.0%} of them")
 
 user = ratings.users[0]
 items, predicted = model.recommend(user, top=5, clip=True)
