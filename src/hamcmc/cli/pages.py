@@ -4,6 +4,7 @@ import contextlib
 import shutil
 import sys
 import webbrowser
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,8 +74,9 @@ def demo(
     """Sample a strongly correlated posterior with every sampler, compare them, and write a figure and a report."""
     with reporting():
         with needs("matplotlib", "report"):
-            from hamcmc.paper import demo as paper
-            from hamcmc.report.reproduction import write_demo
+            import_module("matplotlib")
+        from hamcmc.paper import demo as paper
+        from hamcmc.report.reproduction import write_demo
 
         out.mkdir(parents=True, exist_ok=True)
         say(
@@ -129,8 +131,9 @@ def reproduce(
     """Reproduce a figure or theorem of the paper: figures (PNG, SVG), results.json, report.html, and a table."""
     with reporting():
         with needs("matplotlib", "report"):
-            from hamcmc.paper import REPRODUCTIONS
-            from hamcmc.report.reproduction import write
+            import_module("matplotlib")
+        from hamcmc.paper import REPRODUCTIONS
+        from hamcmc.report.reproduction import write
 
         if name not in (*REPRODUCTIONS, "all"):
             raise ValueError(f"name must be one of {', '.join(REPRODUCTIONS)}, all; got {name!r}")
