@@ -81,8 +81,8 @@ def checksum(path: Path) -> str:
 def read_data(path: Path) -> Any:
     """Read arrays from a file.
 
-    An ``.npy`` file gives an array. An ``.npz`` file, a folder of ``.npy`` files, and a ``.csv`` or ``.tsv`` file with a
-    header give a dict of arrays. An ``.npy`` file above 1 GiB stays on disk.
+    An ``.npy`` file gives an array; above 1 GiB, it stays on disk. An ``.npz`` file, a folder of ``.npy`` files, and
+    a ``.csv`` or ``.tsv`` file with a header give a dict of arrays.
     """
     with reading(path, "cannot be read", ModelFileError):
         if path.is_dir():
