@@ -71,7 +71,7 @@ FENCED = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def command_lines(text: str) -> list[str]:
-    """The ``hamcmc`` commands in the shell blocks of a page, indented or fenced, perhaps after a prompt or a launcher."""
+    """The ``hamcmc`` commands in a page's shell blocks, indented or fenced, perhaps after a prompt or a launcher."""
     shell = [block for language, block in re.findall(FENCED, text) if language != "python"]
     shell += re.findall(r"^ {4}.*$", re.sub(FENCED, "", text), re.MULTILINE)
     command = r"^ *(?:\$ )?(?:mpirun -n \w+ |srun |\.venv/bin/)?(hamcmc +[a-z].*?)(?: {2,}#.*)?$"
@@ -131,7 +131,7 @@ def test_make_targets_exist():
 
 
 def public(module) -> dict:
-    """The functions and classes of a module by name: those in ``__all__``, or all that it defines and that are public."""
+    """The public functions and classes of a module by name: those in ``__all__``, or all that it defines."""
     names = getattr(module, "__all__", None) or [
         n for n, x in vars(module).items() if not n.startswith("_") and getattr(x, "__module__", "") == module.__name__
     ]
