@@ -22,7 +22,8 @@ PAGES = [p for p in ALL if "```python" in p.read_text()]
 FIGURES = (ROOT / "docs" / "figures.py").read_text()  # the script that makes docs/_figures
 # Modules that users do not import; every other module has a place in the reference.
 INTERNAL = (
-    *("_*", "*._*", "cli*", "paper*", "store.*", "target.landscape", "samplers.ensemble*"),
+    *("_*", "*._*", "cli*", "paper*", "store.*", "target.landscape"),
+    *("samplers.ensemble*", "samplers.registry"),
     *("inference.candidates", "inference.compilation", "inference.compiled", "inference.job", "inference.program"),
     *("inference.scoring", "inference.stream", "inference.tempering", "inference.trials"),
     *("diagnostics.costs", "diagnostics.ess"),
