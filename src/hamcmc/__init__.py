@@ -4,9 +4,21 @@ from hamcmc.inference.evidence import Comparison, Evidence, compare, evidence
 from hamcmc.inference.sample import Interrupted, NonFinite, resume, sample
 from hamcmc.inference.schedules import Constant, Cyclical, Polynomial
 from hamcmc.inference.tune import Tuned, tune
-from hamcmc.samplers import Sampler, alternating, ccadl, hamcmc, naive, psgld, sgfs, sghmc, sgld, sgnht, sgrld, svrg
+from hamcmc.samplers import Sampler
+from hamcmc.samplers.alternating import alternating
+from hamcmc.samplers.ccadl import ccadl
+from hamcmc.samplers.ensemble.adjusted import ensemble_adjusted
 from hamcmc.samplers.ensemble.langevin import ensemble_hamcmc
 from hamcmc.samplers.ensemble.underdamped import ensemble_underdamped
+from hamcmc.samplers.hamcmc import hamcmc
+from hamcmc.samplers.naive import naive
+from hamcmc.samplers.psgld import psgld
+from hamcmc.samplers.sgfs import sgfs
+from hamcmc.samplers.sghmc import sghmc
+from hamcmc.samplers.sgld import sgld
+from hamcmc.samplers.sgnht import sgnht
+from hamcmc.samplers.sgrld import sgrld
+from hamcmc.samplers.svrg import svrg
 from hamcmc.stable import alpha_stable_mf
 from hamcmc.store.record import RunError
 from hamcmc.store.result import Result
@@ -37,6 +49,7 @@ __all__ = [
     "ccadl",
     "compare",
     "control_variate",
+    "ensemble_adjusted",
     "ensemble_hamcmc",
     "ensemble_underdamped",
     "evidence",

@@ -82,9 +82,7 @@ def catalogue(package, posterior, precision):
             {"step_size": 0.02, "slowest": 0.3, "batch_size": None},
         ),
         "ensemble-adjusted": (
-            lambda: package.ensemble_hamcmc(
-                posterior.grad, pairs=4, metric=None, adjusted=True, log_density=posterior.log_density
-            ),
+            lambda: package.ensemble_adjusted(posterior, pairs=4, metric=None),
             {"step_size": 1.3, "slowest": 0.02, "batch_size": None, "bias": 0.0},
         ),
         "ensemble-underdamped": (

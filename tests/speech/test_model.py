@@ -12,7 +12,7 @@ from tests.mutation import mutant
 
 
 def sgld(estimator):
-    return samplers.sgld(estimator.grad)
+    return samplers.build("sgld", estimator)
 
 
 def stretch(F, T, K, seed=0):

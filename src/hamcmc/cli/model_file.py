@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hamcmc.samplers import Sampler, build
+from hamcmc.samplers.registry import requires, takes
 from hamcmc.store.record import reading
 from hamcmc.target.posterior import Posterior
 
@@ -40,10 +41,9 @@ class Model(NamedTuple):
 
     def own_options(self, name: str) -> dict[str, Any]:
         """What the model file has for a sampler."""
-        own = "fisher" if name == "sgrld" else "metric" if "hamcmc" in name or "ensemble" in name else None
-        if name == "sgrld" and own not in self.options:
-            raise ModelFileError("sgrld needs the expected Fisher information: define `fisher` in the model file")
-        return {own: self.options[own]} if own in self.options else {}
+        if requires(name, "fisher") and "fisher" not in self.options:
+            raise ModelFileError(f"{name} needs the expected Fisher information: define `fisher` in the model file")
+        return {option: value for option, value in self.options.items() if takes(name, option)}
 
 
 def load(path: Path, data: Path | None) -> Model:

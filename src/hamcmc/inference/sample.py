@@ -145,7 +145,7 @@ def sample(
     elif options:
         raise ValueError(f"{', '.join(options)}: options go with a sampler given by name, not with one made by hand")
     settings["warmup"] = warmup_of(sampler, warmup)
-    if sampler.settings.get("adjusted") and settings["batch_size"] is not None:
+    if sampler.needs_all_data and settings["batch_size"] is not None:
         raise ValueError("batch_size must be None for an adjusted sampler: the Metropolis test takes all data")
     if out is not None:
         record.check_free(Path(out), overwrite=overwrite)  # before a search that may take a while

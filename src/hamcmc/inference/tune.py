@@ -1,6 +1,5 @@
 """Step size and options of a sampler, found by successive halving on kernel Stein discrepancies."""
 
-import inspect
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from hamcmc import _check, samplers
 from hamcmc.inference.job import batch_size_of, check_start, parameters
 from hamcmc.inference.schedules import Constant, Cyclical
 from hamcmc.samplers.base import Sampler
+from hamcmc.samplers.registry import takes
 from hamcmc.target import minibatch
 from hamcmc.target.landscape import Landscape, survey
 from hamcmc.target.posterior import Posterior
@@ -319,12 +319,7 @@ def expected_bias(name: str, setting: Mapping[str, Any], scape: Landscape) -> fl
 
 def _is_newton(name: str) -> bool:
     """Whether its metric is about the inverse Hessian, so that steps are near 1."""
-    return name == "sgrld" or bool({"pairs", "memory"} & _options_of(name))
-
-
-def _options_of(name: str) -> set[str]:
-    factory = samplers.FROM_POSTERIOR.get(name) or samplers.FROM_GRADIENT.get(name)
-    return set(inspect.signature(factory).parameters) if factory else set()
+    return name == "sgrld" or takes(name, "pairs") or takes(name, "memory")
 
 
 def default_search(name: str, scape: Landscape, tolerance: float) -> dict[str, tuple[float, float]]:
@@ -333,13 +328,13 @@ def default_search(name: str, scape: Landscape, tolerance: float) -> dict[str, t
     Steps above 1/L are not tried, L the largest curvature; for samplers that know the curvature those above a half,
     which may be stable in the middle of a posterior, but not where an unknown scale is small.
     """
-    options, steepest, root = _options_of(name), scape.steepest, scape.root_square
+    steepest, root = scape.steepest, scape.root_square
     a, v = np.asarray(scape.curvatures, np.float64), scape.noise
     plain, newton = (float(2 * tolerance / np.max(x)) for x in (a + v, 1 + v / a))
     around = lambda centre, most: (min(centre, most) / BELOW, min(centre * ABOVE, most))
     if _is_newton(name):
         space = {"step_size": around(newton, NEWTON_STEP)}
-        if "memory" in options:
+        if takes(name, "memory"):
             space["gamma"] = (0.03 / steepest, 3 / steepest)
     elif name == "psgld":
         space = {"step_size": around(plain * root, np.inf), "regularizer": (root / 100, root * 10)}
@@ -347,7 +342,7 @@ def default_search(name: str, scape: Landscape, tolerance: float) -> dict[str, t
         space = {"step_size": (plain / BELOW, 1.0), "base": (1.0, max(steepest, 1.0))}
     else:
         space = {"step_size": around(plain, 1 / steepest)}
-    if "friction" in options:
+    if takes(name, "friction"):
         space["friction"] = (0.01, 0.9)
     return space
 
@@ -413,7 +408,7 @@ class _Trial:
         self.runs = max(FEWEST_RUNS, RUNS // self.sampler.replicas)
         pass_ = posterior.size / batch_size if batch_size else 1
         self.cost = self.sampler.gradients_per_step + posterior.extra_gradients + self.sampler.passes_per_step * pass_
-        self.interleaved = self.sampler.settings["memory"] if self.sampler.settings.get("sampler") == "hamcmc" else 1
+        self.interleaved = self.sampler.interleaved
         make = lambda setting: build(**shape, **{k: v for k, v in setting.items() if k != "step_size"})
         self.begin, self.advance, self.look = _programs(
             posterior, make, self.sampler.replicas, scape, like, batch_size, self.runs

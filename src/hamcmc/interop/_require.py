@@ -1,4 +1,4 @@
-"""The message for a package that is not there."""
+"""The message for an optional package that is not installed."""
 
 import contextlib
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def needs(package: str, extra: str) -> Iterator[None]:
-    """Around the import of an optional package: say which extra of ours has it."""
+    """Around the import of an optional package: if it fails, name the extra that installs the package."""
     try:
         yield
     except ImportError as error:

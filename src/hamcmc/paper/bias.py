@@ -19,9 +19,12 @@ from scipy.interpolate import PchipInterpolator
 
 from hamcmc.paper import proposition
 from hamcmc.paper.common import COLOURS, Ensemble, Progress, Reproduction, finish, silent, styled
-from hamcmc.samplers import Sampler, hamcmc, naive, sgld
+from hamcmc.samplers import Sampler
 from hamcmc.samplers.ensemble.langevin import ensemble_hamcmc
 from hamcmc.samplers.ensemble.underdamped import ensemble_underdamped
+from hamcmc.samplers.hamcmc import hamcmc
+from hamcmc.samplers.naive import naive
+from hamcmc.samplers.sgld import sgld
 from hamcmc.target.estimators import control_variate
 from hamcmc.target.posterior import Posterior
 
@@ -230,7 +233,7 @@ def relative_bias(
         time, burn_in: ε times the moves of each position.
     """
     ensemble = ensemble or measured_by(target, sampler)
-    together = sampler.settings["memory"] if sampler.settings["sampler"] == "hamcmc" else sampler.replicas
+    together = sampler.interleaved * sampler.replicas
     moves = 2 if sampler.replicas > 1 else together  # steps in which each position moves once
     runs = max(positions // together, 2)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))

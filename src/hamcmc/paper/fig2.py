@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from hamcmc.inference import compiled as loop
 from hamcmc.paper import tuning
 from hamcmc.paper.common import COLOURS, Ensemble, Progress, Reproduction, finish, silent, styled
-from hamcmc.samplers import Sampler, sgrld
-from hamcmc.samplers.base import langevin, standard_normal
+from hamcmc.samplers.base import Sampler, langevin, standard_normal
+from hamcmc.samplers.sgrld import sgrld
 from hamcmc.target import linear_gaussian as model
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
@@ -54,7 +54,7 @@ def each_time(posterior: Posterior, fisher: np.ndarray, *, invert: bool) -> Samp
         noise = jnp.linalg.cholesky(h) @ standard_normal(key, theta)
         return state._replace(position=langevin(theta, drift, noise, step_size, None), step=state.step + 1), ()
 
-    return Sampler(efficient.init, step, {"sampler": "sgrld", "fisher": "inverted each time"})
+    return Sampler(init=efficient.init, step=step, settings={"sampler": "sgrld", "fisher": "inverted each time"})
 
 
 def error_curve(

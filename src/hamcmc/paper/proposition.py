@@ -15,7 +15,10 @@ from matplotlib.figure import Figure
 from scipy.integrate import simpson
 
 from hamcmc.paper.common import COLOURS, Ensemble, Progress, Reproduction, finish, silent, styled
-from hamcmc.samplers import Sampler, hamcmc, naive, sgld
+from hamcmc.samplers import Sampler
+from hamcmc.samplers.hamcmc import hamcmc
+from hamcmc.samplers.naive import naive
+from hamcmc.samplers.sgld import sgld
 
 STEP_SIZES = (0.02, 0.004, 0.001)
 TITLE = "Bias of E(x+y)² on a target whose curvature varies"

@@ -14,7 +14,9 @@ from matplotlib.figure import Figure
 
 from hamcmc.paper import proposition
 from hamcmc.paper.common import COLOURS, Ensemble, Progress, Reproduction, finish, silent, styled
-from hamcmc.samplers import Sampler, hamcmc, sgld
+from hamcmc.samplers import Sampler
+from hamcmc.samplers.hamcmc import hamcmc
+from hamcmc.samplers.sgld import sgld
 
 TITLE = "Theorem 1: error of the weighted estimator against T"
 EXPONENTS = (1 / 3, 0.51, 0.7)

@@ -18,7 +18,11 @@ from jax import Array, lax
 from scipy.stats import qmc
 
 from hamcmc.inference.schedules import Polynomial
-from hamcmc.samplers import Sampler, hamcmc, psgld, sgld, sgrld
+from hamcmc.samplers import Sampler
+from hamcmc.samplers.hamcmc import hamcmc
+from hamcmc.samplers.psgld import psgld
+from hamcmc.samplers.sgld import sgld
+from hamcmc.samplers.sgrld import sgrld
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
 

@@ -167,10 +167,7 @@ def stretches(blocks: Iterable[np.ndarray], size: int, fade: int) -> Iterator[tu
 @lru_cache
 def maker(name: str) -> Callable[[model.Estimator], samplers.Sampler]:
     """How a recipe's sampler is made; the same object each time, so that a program is compiled once."""
-    make = getattr(samplers, name)
-    return lambda estimator: make(
-        estimator if name in samplers.FROM_POSTERIOR else estimator.grad, **RECIPES[name].options
-    )
+    return samplers.maker(name, **RECIPES[name].options)
 
 
 def clean_stretch(

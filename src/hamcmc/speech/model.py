@@ -215,6 +215,8 @@ def sample(
 class Estimator:
     """What samplers ask of a posterior."""
 
+    size, mirror = 1, None
+
     def __init__(self, log_density: Any, log_prior: Any):
         self.log_likelihood = log_density
         self.grad = jax.grad(log_density)

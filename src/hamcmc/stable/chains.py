@@ -75,7 +75,7 @@ def gradient_chain(
 
     general = build()
     replicas = general.replicas
-    copies = general.settings["memory"] if name == "hamcmc" else replicas
+    copies = general.interleaved * replicas
     at_rest = max(replicas // 2, 1)  # how many positions a step takes gradients at
 
     def init(key):
