@@ -296,7 +296,6 @@ def _pairs(result: Result, table: Summary) -> str:
 
 def _sampler(result: Result) -> str:
     stats = {n: x for n, x in result.sample_stats.items() if x.ndim == 2}
-    pairs = result.settings.get("pairs") or 1
     html = "<p class='soft'>The mean over all chains at each draw; the band holds the middle 90 %.</p><div class='row'>"
     for name in sorted(stats, key=lambda n: list(STATS).index(n) if n in STATS else len(STATS)):
         x, most = np.asarray(stats[name], np.float64), None
