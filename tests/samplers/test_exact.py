@@ -56,7 +56,7 @@ def metric(theta):
 def check_quartic(package, name):
     """The same on a target whose curvature varies, where a missing or wrong Γ shows."""
     target = Quartic(package)
-    run = RUNS.get(name) or {"step_size": 0.002, "steps": 1500, "bias": 0.03}
+    run = RUNS.get(name) or {"step_size": 0.004, "steps": 750, "bias": 0.03}
     target.check(ON_QUARTIC[name](package, target), **run, replicas=6000)
 
 

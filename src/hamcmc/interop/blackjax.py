@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from hamcmc._require import needs
 from hamcmc.inference.job import batch_size_of
 from hamcmc.inference.schedules import as_schedule
-from hamcmc.interop._require import needs
 from hamcmc.samplers.base import PyTree, Sampler, norm
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior

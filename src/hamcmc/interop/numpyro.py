@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from hamcmc.interop._require import needs
+from hamcmc._require import needs
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.support import Support
 

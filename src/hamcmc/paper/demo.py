@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from hamcmc.diagnostics.summaries import cost
+from hamcmc.diagnostics import cost
 from hamcmc.inference.sample import sample
 from hamcmc.store.result import Result
 from hamcmc.target.linear_gaussian import Exact, exact, linear_gaussian, simulate

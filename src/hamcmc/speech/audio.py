@@ -13,10 +13,13 @@ from types import TracebackType
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-import soundfile as sf
 
+from hamcmc._require import needs
 from hamcmc.store.errors import RunError
 from hamcmc.store.files import NO_ROOM, replacing
+
+with needs("soundfile", "audio"):
+    import soundfile as sf
 
 PIECE = 4096  # frames per read or write; libsndfile overflows its stack when it writes long pieces to OGG
 FORMATS = {".wav": "WAV", ".flac": "FLAC", ".ogg": "OGG"}

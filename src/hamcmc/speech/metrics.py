@@ -9,6 +9,10 @@ from numpy.fft import irfft, rfft
 from scipy.fft import next_fast_len
 from scipy.linalg import solve_toeplitz
 
+from hamcmc._require import needs
+
+LABELS = (("SDR (dB)", 2), ("SI-SDR (dB)", 2), ("STOI", 3))  # name and digits of each score, in the order of Scores
+
 
 class Scores(NamedTuple):
     """Averages over channels; NaN where a score is not defined."""
@@ -70,7 +74,8 @@ def stoi(reference: np.ndarray, estimate: np.ndarray, rate: int) -> float:
         Taal, Hendriks, Heusdens, Jensen: An algorithm for intelligibility prediction of time–frequency weighted noisy
         speech. 2011.
     """
-    from pystoi import stoi as pystoi
+    with needs("pystoi", "audio"):
+        from pystoi import stoi as pystoi
 
     s, e = _check(reference, estimate)
     with warnings.catch_warnings():
