@@ -22,7 +22,7 @@ from jax import lax
 import hamcmc
 from benchmarks import targets
 from benchmarks.measure import Against, Table
-from hamcmc.diagnostics.summaries import effective_size, independent_share
+from hamcmc.diagnostics.ess import effective_size, independent_share
 
 CHAINS = 22
 DRAWS = 400  # looked at
@@ -145,7 +145,7 @@ def ours(p: targets.Problem, posterior: hamcmc.Posterior, name: str, **options: 
                 num_samples=DRAWS,
                 thin=max(1, iterations // DRAWS),
                 warmup=warmup,
-                chains=1 if ensemble else 4,  # chains of ours do not share minibatches
+                **({"ensembles": 1} if ensemble else {"chains": 4}),  # chains of ours do not share minibatches
                 progress=False,
                 **options,
             )

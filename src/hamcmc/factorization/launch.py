@@ -15,7 +15,7 @@ from pathlib import Path
 
 import jax
 
-from hamcmc.store.record import RunError
+from hamcmc.store.errors import RunError
 
 HEARTBEAT = 20  # seconds after which a silent process counts as dead
 FAILED = 1  # exit code of a worker that met an error which another start would meet again

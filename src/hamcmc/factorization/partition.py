@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hamcmc.factorization.native import Blocks
-from hamcmc.store.record import guard_disk
+from hamcmc.store.files import guard_disk
 
 LANES = 16  # ratings of a row block are padded to a multiple, so that each block's begin is aligned in memory
 

@@ -17,7 +17,11 @@ from scipy.special import ndtr, ndtri
 from hamcmc import _check
 from hamcmc.factorization import ratings as ratings_files
 from hamcmc.factorization.ratings import Ratings, RatingsError
-from hamcmc.store.record import Array, RunError, open_store, read_checkpoint, read_settings, reading, require
+from hamcmc.store.checkpoint import read_checkpoint
+from hamcmc.store.draws import Array, open_store
+from hamcmc.store.errors import RunError
+from hamcmc.store.files import reading, require
+from hamcmc.store.settings import read_settings
 
 ENTRIES = 2**24  # draws × pairs held at once
 CACHED = 2**18  # of them while a quantile is searched: what the processor's cache holds

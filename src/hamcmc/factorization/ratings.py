@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from hamcmc import _check
-from hamcmc.store.record import guard_disk, reading
+from hamcmc._require import needs
+from hamcmc.store.files import guard_disk, reading
 
 NAMES = {  # usual names of columns, in lower case
     "user": ("user", "userid", "user_id", "uid"),
@@ -123,7 +124,8 @@ def read_pairs(
 @contextlib.contextmanager
 def _parsing(path: str | os.PathLike) -> Iterator[None]:
     """Whatever polars or a decompressor says of a file, as an error of ours."""
-    import polars as pl
+    with needs("polars", "ratings"):
+        import polars as pl
 
     with reading(path, "cannot be read", RatingsError):
         try:

@@ -25,11 +25,15 @@ from hamcmc.factorization import sharded as factorization
 from hamcmc.factorization.predict import Factorization, load
 from hamcmc.factorization.ratings import Ratings
 from hamcmc.factorization.sharded import AXIS, SIDES, Carry, Data, Program
+from hamcmc.inference.driver import signals
 from hamcmc.inference.progress import Progress, Status, shown
-from hamcmc.inference.sample import Interrupted, signals
 from hamcmc.samplers.base import WHOLE
-from hamcmc.store import record
-from hamcmc.store.record import Array, Checkpoint, Directory, Draws, RunError
+from hamcmc.store.checkpoint import Checkpoint, pack, read_checkpoint, unpack
+from hamcmc.store.directory import Directory
+from hamcmc.store.draws import Array, Draws
+from hamcmc.store.errors import Interrupted, RunError
+from hamcmc.store.files import reading
+from hamcmc.store.settings import read_settings
 
 PyTree = Any
 
@@ -218,7 +222,7 @@ def proceed(
     if _join() or processes == 1:
         work(path, progress=progress, checkpoint_seconds=checkpoint_seconds)
         return
-    blocks = record.read_settings(Path(path)).get("blocks", 1)
+    blocks = read_settings(Path(path)).get("blocks", 1)
     if blocks % processes:
         raise ValueError(f"processes must divide blocks: {processes} processes, {blocks} blocks")
     quiet = () if progress is None or progress else ("--quiet",)
@@ -242,7 +246,7 @@ def blocks_for(processes: int) -> int:
 class _Nothing:
     """Stands for a posterior where only the form of a sampler is asked for."""
 
-    log_likelihood = True
+    size, mirror = 1, None
 
     def grad(self, position: PyTree, minibatch: Any) -> PyTree:
         """Never called."""
@@ -252,12 +256,7 @@ def make_sampler(name: str, options: dict[str, Any]) -> factorization.MakeSample
     """``(posterior, space) -> sampler``; raises ValueError on options that the sampler does not have."""
 
     def make(posterior, space):
-        try:
-            if name in samplers.FROM_POSTERIOR:
-                return samplers.FROM_POSTERIOR[name](posterior, space=space, **options)
-            return samplers.FROM_GRADIENT[name](posterior.grad, space=space, **options)
-        except TypeError as error:
-            raise ValueError(f"sampler {name}: {error}") from error
+        return samplers.build(name, posterior, space=space, **options)
 
     return make
 
@@ -321,12 +320,12 @@ class Work:
     """A run in progress, in one of its processes."""
 
     def __init__(self, path: Path, devices: Any = None):
-        self.path, self.settings = path, record.read_settings(path)
+        self.path, self.settings = path, read_settings(path)
         s = self.settings
         if s.get("kind") != "factorization":
             raise RunError(f"{path} is not a factorization run")
         self.columns = gaussian_mf.layout(s["model"], s["rank"])
-        with record.reading(path / "blocks", "is missing or damaged"):
+        with reading(path / "blocks", "is missing or damaged"):
             self.p, train, test = partition.load(path / "blocks")
         self.devices = jax.devices() if devices is None else devices
         self.make = make_sampler(s["sampler"]["sampler"], {k: v for k, v in s["sampler"].items() if k != "sampler"})
@@ -379,7 +378,7 @@ class Work:
     def restore(self, checkpoint: Checkpoint) -> Carry:
         """The state of a checkpoint, spread over the devices of today."""
         like = self.begin()
-        carry = record.unpack(checkpoint.arrays, "carry", like)
+        carry = unpack(checkpoint.arrays, "carry", like)
         self.sweep, self.seconds = checkpoint.meta["iteration"], checkpoint.meta["seconds"]
         return factorization.shard(self.program.mesh, carry, factorization.carry_specs(carry))
 
@@ -450,7 +449,7 @@ def work(
     """
     w = Work(Path(path), devices)
     s = w.settings
-    checkpoint = record.read_checkpoint(w.path)
+    checkpoint = read_checkpoint(w.path)
     if checkpoint is not None and checkpoint.meta["status"] == "failed":
         raise RunError(f"{w.path} cannot be resumed: {checkpoint.meta['message']}")
     if checkpoint is not None and checkpoint.meta["status"] != "running":
@@ -466,7 +465,7 @@ def work(
     shares: dict[str, Any] = {}
 
     def save(status: str, **more) -> None:
-        arrays = record.pack(w.whole(carry), "carry") if status == "running" else {}
+        arrays = pack(w.whole(carry), "carry") if status == "running" else {}
         if directory is not None and draws is not None:
             draws.flush()
             counters = {"iteration": w.sweep, "draws": draws.written, "seconds": w.seconds} | figures

@@ -14,8 +14,7 @@ LOST = 3  # exit code of a process that was left alone by another
 def main(path: str, *options: str) -> int:
     """Join the others, and work."""
     from hamcmc.factorization.run import work
-    from hamcmc.inference.sample import Interrupted
-    from hamcmc.store.record import RunError
+    from hamcmc.store.errors import Interrupted, RunError
 
     seconds = next((float(o.partition("=")[2]) for o in options if o.startswith("--checkpoint-seconds=")), 30.0)
     quiet = False if "--quiet" in options else None

@@ -7,11 +7,11 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
+from hamcmc._require import needs
 from hamcmc.factorization.predict import Factorization
 from hamcmc.factorization.ratings import Ratings
 from hamcmc.factorization.run import blocks_for, factorize
-from hamcmc.interop._require import needs
-from hamcmc.store.record import Array, Draws, open_store
+from hamcmc.store.draws import Array, Draws, open_store
 
 with needs("scikit-learn", "sklearn"):
     from sklearn.base import BaseEstimator, RegressorMixin
