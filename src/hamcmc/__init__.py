@@ -12,6 +12,7 @@ from hamcmc.inference.tune import Tuned, tune
 from hamcmc.samplers.alternating import alternating
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.ccadl import ccadl
+from hamcmc.samplers.ensemble.adjusted import ensemble_adjusted
 from hamcmc.samplers.ensemble.langevin import ensemble_hamcmc
 from hamcmc.samplers.ensemble.underdamped import ensemble_underdamped
 from hamcmc.samplers.hamcmc import hamcmc
@@ -61,6 +62,7 @@ __all__ = [
     "compare",
     "control_variate",
     "denoise",
+    "ensemble_adjusted",
     "ensemble_hamcmc",
     "ensemble_underdamped",
     "evidence",

@@ -248,6 +248,26 @@ def test_a_draw_may_take_several_segments(draw, short_segments):
     assert np.isfinite(result.gradients["theta"]).all()
 
 
+def test_a_sampler_may_be_made_from_the_posterior(model, draw):
+    named = draw("hamcmc", memory=2)
+    made = draw(lambda target: hamcmc.hamcmc(target.grad, memory=2))
+    assert_array_equal(made.posterior["theta"], named.posterior["theta"])
+    assert made.settings["options"] is None
+    assert {k: made.settings[k] for k in ("replicas", "interleaved", "pairs")} == {
+        "replicas": 1,
+        "interleaved": 2,
+        "pairs": 1,
+    }
+
+
+def test_a_result_introduces_itself(draw):
+    result = draw("hamcmc", NESTED, posterior=nested_posterior(), step_size=1e-4, batch_size=20)
+    assert repr(result) == "<Result of hamcmc, complete: 2 chains × 40 draws; b: (), inner.c: (2,), inner.s: ()>"
+    html = result._repr_html_()
+    assert html.startswith("<p>hamcmc, complete: 2 chains × 40 draws</p><table>")
+    assert "<tr><td>inner.c</td><td>(2,)</td></tr>" in html
+
+
 def test_arviz_gets_interleaved_chains_apart(draw):
     result = draw("hamcmc", memory=3, gamma=0.01, thin=1, num_samples=31)
     apart = result.to_arviz().posterior["theta"].values

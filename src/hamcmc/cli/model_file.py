@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hamcmc.samplers import FROM_GRADIENT, FROM_POSTERIOR, NAMES, Sampler, build
+from hamcmc.samplers import Sampler, build
+from hamcmc.samplers.registry import requires, takes
 from hamcmc.store.files import reading
 from hamcmc.target.posterior import Posterior
 
@@ -40,13 +41,10 @@ class Model(NamedTuple):
         return build(name, self.posterior, **settings, **self.own_options(name))
 
     def own_options(self, name: str) -> dict[str, Any]:
-        """What the model file defines among the arguments of a sampler."""
-        if name not in NAMES:  # `build` says which names there are
-            return {}
-        takes = inspect.signature((FROM_GRADIENT | FROM_POSTERIOR)[name]).parameters
-        if "fisher" in takes and "fisher" not in self.options:
+        """What the model file has for a sampler."""
+        if requires(name, "fisher") and "fisher" not in self.options:
             raise ModelFileError(f"{name} needs the expected Fisher information: define `fisher` in the model file")
-        return {k: v for k, v in self.options.items() if k in takes}
+        return {option: value for option, value in self.options.items() if takes(name, option)}
 
 
 def load(path: Path, data: Path | None) -> Model:

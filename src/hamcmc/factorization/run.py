@@ -246,7 +246,7 @@ def blocks_for(processes: int) -> int:
 class _Nothing:
     """Stands for a posterior where only the form of a sampler is asked for."""
 
-    log_likelihood = True
+    size, mirror = 1, None
 
     def grad(self, position: PyTree, minibatch: Any) -> PyTree:
         """Never called."""
@@ -256,12 +256,7 @@ def make_sampler(name: str, options: dict[str, Any]) -> factorization.MakeSample
     """``(posterior, space) -> sampler``; raises ValueError on options that the sampler does not have."""
 
     def make(posterior, space):
-        try:
-            if name in samplers.FROM_POSTERIOR:
-                return samplers.FROM_POSTERIOR[name](posterior, space=space, **options)
-            return samplers.FROM_GRADIENT[name](posterior.grad, space=space, **options)
-        except TypeError as error:
-            raise ValueError(f"sampler {name}: {error}") from error
+        return samplers.build(name, posterior, space=space, **options)
 
     return make
 

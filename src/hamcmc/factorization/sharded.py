@@ -346,7 +346,7 @@ class PartPosterior:
     N/n times the gradient of a part is unbiased, where n/N is the probability of the part: n = |Ω| in the paper.
     """
 
-    log_likelihood = True  # it has one
+    mirror = None
 
     def __init__(self, likelihood: Callable, root: PyTree, hyper: Hyper, mask: PyTree, part_size: Any, size: int):
         self.likelihood, self.root, self.hyper, self.mask = likelihood, root, hyper, mask

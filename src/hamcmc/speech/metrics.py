@@ -1,6 +1,7 @@
 """How close an estimate of speech is to the clean recording: SDR, SI-SDR and STOI."""
 
 import warnings
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -22,18 +23,22 @@ class Scores(NamedTuple):
 
 
 def scores(reference: np.ndarray, estimate: np.ndarray, rate: int) -> Scores:
-    """All of them, of recordings (frames, channels)."""
+    """All three scores of recordings (frames, channels)."""
     _check(reference, estimate)
     pairs = list(zip(*(np.reshape(x, (len(x), -1)).T for x in (reference, estimate))))
-    mean = lambda score, *more: float(np.mean([score(s, e, *more) for s, e in pairs]))
+
+    def mean(score: Callable[..., float], *more: int) -> float:
+        """Over channels."""
+        return float(np.mean([score(s, e, *more) for s, e in pairs]))
+
     return Scores(mean(sdr), mean(si_sdr), mean(stoi, rate))
 
 
 def sdr(reference: np.ndarray, estimate: np.ndarray, taps: int = 512) -> float:
     """Signal-to-distortion ratio in dB, as in BSS-eval.
 
-    The target is the projection of the estimate on the reference and its `taps` - 1 delays: whatever a filter of that
-    length does to the speech is forgiven, the rest of the estimate is distortion, at best 100 dB below. With `taps` = 1
+    The target is the projection of the estimate on the reference and its `taps` - 1 delays. Whatever a filter of that
+    length does to the speech is forgiven; the rest of the estimate is distortion, at best 100 dB below. With `taps` = 1
     only a change of level is forgiven.
 
     References:
@@ -82,11 +87,11 @@ def stoi(reference: np.ndarray, estimate: np.ndarray, rate: int) -> float:
 
 
 def _ratio(target: float, whole: float) -> float:
-    """Target over the rest, in dB; the rest of a perfect estimate is rounding, about 150 dB down."""
+    """Target over the rest, in dB. The rest of a perfect estimate is rounding, about 150 dB below."""
     return float(10 * np.log10(target / max(whole - target, 1e-15 * whole)))
 
 
 def _check(reference: np.ndarray, estimate: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if np.shape(reference) != np.shape(estimate) or not np.size(reference):
-        raise ValueError(f"shapes must be equal, and not empty: {np.shape(reference)} and {np.shape(estimate)}")
+        raise ValueError(f"shapes must be equal and not empty, got {np.shape(reference)} and {np.shape(estimate)}")
     return np.asarray(reference, np.float64), np.asarray(estimate, np.float64)

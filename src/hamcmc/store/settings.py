@@ -86,6 +86,7 @@ def _from_format_1(old: Settings) -> Settings:
     new["interleaved"] = memory if name == "hamcmc" and type(memory) is int else 1
     new["pairs"] = memory - 1 if type(memory) is int else sampler.get("pairs", 0)
     new["replicas"] = chains // ensembles if type(chains) is int and type(ensembles) is int and ensembles > 0 else 1
+    new["sampler"] = {k: v for k, v in sampler.items() if k != "adjusted"}
     if name == "ensemble_hamcmc":
         name, hyper_parameters = _ensemble_of_format_1(sampler)
         new["sampler"] = hyper_parameters | {"sampler": name}
