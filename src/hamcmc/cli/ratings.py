@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import numpy as np
 import typer
@@ -14,6 +14,9 @@ from rich.table import Table
 
 from hamcmc.cli.shell import errors, reporting, screen
 from hamcmc.cli.shell import setting as parse_setting
+
+if TYPE_CHECKING:
+    from hamcmc.factorization.predict import Factorization
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a factorization run.", show_default=False)]
 Level = Annotated[float, typer.Option(help="Probability of the intervals.")]
@@ -102,7 +105,7 @@ def factorize(
             errors.print(
                 f"{table.size:,} ratings by {len(table.users):,} users of {len(table.items):,} items", highlight=False
             )
-        runs.factorize(
+        fitted = runs.factorize(
             table,
             out,
             rank=rank,
@@ -110,8 +113,8 @@ def factorize(
             sampler=sampler,
             options=dict(parse_setting(s) for s in setting or []),
             step_size=step_size,
-            samples=samples,
-            burn_in=burn_in,
+            num_samples=samples,
+            warmup=burn_in,
             thin=thin,
             steps=steps,
             blocks=blocks,
@@ -124,33 +127,28 @@ def factorize(
             overwrite=overwrite,
             notes={"source": str(ratings.resolve())},
         )
-        _print_end(out)
+        _print_end(fitted, out)
 
 
 def proceed(run: Path, processes: int, quiet: bool, checkpoint_seconds: float) -> None:
     """Continue a factorization, for ``hamcmc resume``."""
     from hamcmc.factorization import run as runs
 
-    runs.proceed(run, processes=processes, progress=not quiet and None, checkpoint_seconds=checkpoint_seconds)
-    _print_end(run)
+    fitted = runs.proceed(run, processes=processes, progress=not quiet and None, checkpoint_seconds=checkpoint_seconds)
+    _print_end(fitted, run)
 
 
-def _print_end(run: Path) -> None:
+def _print_end(model: "Factorization", run: Path) -> None:
     """How good it is, and what to do next."""
     import jax
 
-    from hamcmc.factorization import predict as predictions
-    from hamcmc.store.record import read_checkpoint, read_settings
-
     if jax.process_index():
         return
-    settings, checkpoint = read_settings(run), read_checkpoint(run)
-    if settings["held_out"]:
-        model = predictions.load(run)
+    if held_out := model.settings["held_out"]:
         covered = float(model.coverage((0.9,))[0])
         screen.print(
-            f"test RMSE {model.rmse():.4f} on {settings['held_out']:,} held-out ratings, of which 90 % intervals cover "
-            f"{covered:.1%}; {model.samples:,} draws in {checkpoint.meta['seconds']:.1f} s",  # type: ignore[union-attr]
+            f"test RMSE {model.rmse():.4f} on {held_out:,} held-out ratings, of which 90 % intervals cover "
+            f"{covered:.1%}; {model.samples:,} draws in {model.meta['seconds']:.1f} s",
             highlight=False,
         )
     screen.print(f"Next: hamcmc recommend {run} --user ID, or hamcmc report {run}", highlight=False, soft_wrap=True)

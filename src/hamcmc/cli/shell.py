@@ -14,9 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hamcmc.factorization.launch import Stopped
-from hamcmc.inference.sample import Interrupted
-from hamcmc.store.record import RunError
+from hamcmc.store.errors import Interrupted, RunError
 
 screen, errors = Console(width=None if sys.stdout.isatty() else 120), Console(stderr=True, soft_wrap=True)
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.", show_default=False)]
@@ -28,7 +26,7 @@ def reporting() -> Iterator[None]:
     """Turn expected failures into a line on stderr and an exit code."""
     try:
         yield
-    except (Interrupted, Stopped) as stop:
+    except Interrupted as stop:
         errors.print(f"[yellow]{escape(str(stop))}[/yellow]", highlight=False)
         raise typer.Exit(128 + stop.signal) from None
     except RunError as error:

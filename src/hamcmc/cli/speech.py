@@ -272,7 +272,7 @@ def _progress(name: str, what: Path, quiet: bool) -> Iterator[Any]:
 @contextlib.contextmanager
 def _stoppable(state: str) -> Iterator[None]:
     """Ctrl-C and SIGTERM as exceptions, so that what is half done is removed; they end in a line with the `state`."""
-    from hamcmc.factorization.launch import Stopped
+    from hamcmc.store.errors import Interrupted
 
     received, numbers = [], (signal.SIGINT, signal.SIGTERM)
 
@@ -287,7 +287,7 @@ def _stoppable(state: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         number = received[0] if received else signal.SIGINT
-        raise Stopped(f"stopped by {signal.Signals(number).name}: {state}", number) from None
+        raise Interrupted(f"stopped by {signal.Signals(number).name}: {state}", number) from None
     finally:
         for n, handler in zip(numbers, old):
             signal.signal(n, handler)

@@ -21,7 +21,8 @@ from jax import Array
 
 from hamcmc import _check
 
-PAD = 8
+PAD = 8  # numbers in a vector of the gradient kernel
+SIDES = ("W", "H")
 
 
 class Layout(NamedTuple):
@@ -93,14 +94,14 @@ def layout(model: str, rank: int) -> Layout:
 
 def start(columns: Layout, value_variance: float) -> Hyper:
     """Hyper-parameters at the start: unit variances in the paper's model, scales from the ratings in the full one."""
-    free = {s: jnp.asarray(columns.free(s)) for s in "WH"}
+    free = {s: jnp.asarray(columns.free(s)) for s in SIDES}
     zeros = jnp.zeros(columns.width)
     if not columns.biases:
         return Hyper(jnp.ones(()), zeros, free["W"], zeros, free["H"])
     # Noise, the two biases and W H share the variance of the ratings, in about these shares.
-    bias = {s: np.eye(columns.width)[columns.rank + (s == "H")] / (0.2 * value_variance) for s in "WH"}
+    bias = {s: np.eye(columns.width)[columns.rank + (s == "H")] / (0.2 * value_variance) for s in SIDES}
     factor = np.sqrt(columns.rank / (0.1 * value_variance))
-    precision = {s: jnp.asarray(free[s] * np.where(bias[s] > 0, bias[s], factor), jnp.float32) for s in "WH"}
+    precision = {s: jnp.asarray(free[s] * np.where(bias[s] > 0, bias[s], factor), jnp.float32) for s in SIDES}
     return Hyper(jnp.asarray(1 / (0.7 * value_variance)), zeros, precision["W"], zeros, precision["H"])
 
 
@@ -110,7 +111,7 @@ def gibbs(key: Array, sums: Sums, size: int, shape: tuple[int, int], columns: La
     noise = jax.random.gamma(keys[0], prior.noise_shape + size / 2) / (prior.noise_rate + sums.squared_error / 2)
     W_mean, W_precision = normal_gamma(keys[1], sums.W, sums.W_squared, shape[0], prior)
     H_mean, H_precision = normal_gamma(keys[2], sums.H, sums.H_squared, shape[1], prior)
-    free = {s: jnp.asarray(columns.free(s)) for s in "WH"}
+    free = {s: jnp.asarray(columns.free(s)) for s in SIDES}
     return Hyper(noise, free["W"] * W_mean, free["W"] * W_precision, free["H"] * H_mean, free["H"] * H_precision)
 
 

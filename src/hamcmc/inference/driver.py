@@ -83,6 +83,7 @@ def drive(
     progress: bool | Progress | None = None,
     checkpoint_seconds: float = 30.0,
     resume_with: str = "",
+    context: Mapping[str, Any] | None = None,
 ) -> None:
     """Advance a program until it is complete.
 
@@ -93,6 +94,7 @@ def drive(
         progress: show a bar (None: if stderr is a terminal), or call a function with each status.
         checkpoint_seconds: time between checkpoints.
         resume_with: the command that continues the run, for the message of :class:`Interrupted`.
+        context: what the log says at the start besides the iteration, such as the number of processes.
 
     Raises:
         NonFinite: the state became non-finite; the draws before that are kept.
@@ -106,7 +108,7 @@ def drive(
     with signals() as received, shown(progress, program.name) as show:
         if not resumed:
             save("running")
-        recorder.log("start", iteration=program.iteration)
+        recorder.log("start", iteration=program.iteration, **(context or {}))
         saved = time.monotonic()
         while program.iteration < program.total and not program.agree(bool(received)):
             try:

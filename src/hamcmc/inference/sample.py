@@ -22,6 +22,7 @@ from hamcmc.inference.stream import Batches
 from hamcmc.inference.tune import budget_for, tune
 from hamcmc.samplers.base import Sampler
 from hamcmc.store import moments, record, result
+from hamcmc.store.errors import Interrupted, NonFinite
 from hamcmc.store.moments import RunningMoments
 from hamcmc.store.record import Checkpoint, Directory, Draws, RunError, guard_disk
 from hamcmc.store.result import Result
@@ -36,27 +37,6 @@ KINDS = result.KINDS | {  # what run.json must have for a run to go on
     "options": (dict, type(None)),
     "data_checksum": (str, type(None)),
 }
-
-
-class Interrupted(KeyboardInterrupt):
-    """A run that stopped on SIGINT or SIGTERM after saving what it had.
-
-    Attributes:
-        signal: its number; a shell expects the exit code 128 + signal.
-        result: the draws so far.
-    """
-
-    def __init__(self, message: str, number: int, result: Result):
-        super().__init__(message)
-        self.signal, self.result = number, result
-
-
-class NonFinite(RunError):
-    """A run whose state turned non-finite. The draws before that are kept: ``result``."""
-
-    def __init__(self, message: str, result: Result):
-        super().__init__(message)
-        self.result = result
 
 
 def sample(

@@ -33,6 +33,7 @@ class Sampler(NamedTuple):
             ``init``'s argument and in the state; each copy is a draw.
         warmup: steps in which it learns something that it keeps; they belong to no average.
         passes_per_step: gradients on all data that one step evaluates besides, on average.
+        pairs: curvature pairs that may make H in a step.
     """
 
     init: Callable[[PyTree], Any]
@@ -42,6 +43,7 @@ class Sampler(NamedTuple):
     replicas: int = 1
     warmup: int = 0
     passes_per_step: float = 0.0
+    pairs: int = 0
 
 
 class Space(NamedTuple):

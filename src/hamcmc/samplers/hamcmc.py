@@ -102,7 +102,7 @@ def hamcmc(
         "damping": damping,
         "cosine": cosine,
     }
-    return Sampler(init, step, settings, gradients_per_step=2)
+    return Sampler(init, step, settings, gradients_per_step=2, pairs=M - 1)
 
 
 def quasi_newton(

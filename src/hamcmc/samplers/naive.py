@@ -62,4 +62,4 @@ def naive(
         return State(new, pairs, state.step + 1), info
 
     settings = {"sampler": "naive", "memory": slots + 1, "gamma": gamma, "damping": damping, "cosine": cosine}
-    return Sampler(init, step, settings, gradients_per_step=2)
+    return Sampler(init, step, settings, gradients_per_step=2, pairs=slots)

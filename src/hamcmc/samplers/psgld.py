@@ -62,7 +62,7 @@ def psgld(
     """
     alpha = _check.fraction("decay", decay)
     _check.positive("regularizer", regularizer)
-    if posterior.log_likelihood is None:
+    if posterior.size == 0:
         raise ValueError("psgld builds its metric from likelihood gradients; this posterior has no log_likelihood")
 
     def squared_gradient(position: PyTree, minibatch: PyTree) -> tuple[PyTree, PyTree, PyTree]:

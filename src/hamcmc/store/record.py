@@ -29,16 +29,14 @@ from zipfile import ZIP_STORED, ZipFile
 import jax
 import numpy as np
 
+from hamcmc.store.errors import RunError
+
 PyTree = Any
 MAGIC = b"hamcmc checkpoint 1\n"
 CHUNK_BYTES = 4 * 2**20
 OWN = ("run.json", "checkpoint", "events.jsonl", "draws.zarr", "ratings", "blocks")  # names in a run's directory
 DTYPES = ("bool", *(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)))
 KINDS = {"status": str, "iteration": int, "draws": int, "seconds": (int, float), "message": str, "gradients": int}
-
-
-class RunError(RuntimeError):
-    """A run that cannot start, go on or be read, with a message for people."""
 
 
 class Array(NamedTuple):

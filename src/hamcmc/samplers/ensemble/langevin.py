@@ -161,4 +161,4 @@ def ensemble_hamcmc(
         )
         return State(joined(moved, resting, state.step), kept, spread, state.step + 1), info
 
-    return Sampler(init, step, settings, (1 + fresh) * (pairs + 1), 2 * (pairs + 1), learning)
+    return Sampler(init, step, settings, (1 + fresh) * (pairs + 1), 2 * (pairs + 1), learning, pairs=pairs)
