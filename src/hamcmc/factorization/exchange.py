@@ -1,6 +1,6 @@
 """How devices exchange numbers: blocks of H that travel around a ring, sums over all devices, and sharded arrays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from jax.tree_util import DictKey, tree_map_with_path
 from hamcmc.factorization.model import SIDES
 
 PyTree = Any
+Devices = Sequence[Any]  # jax.Device, which JAX declares as a variable
 AXIS = "blocks"  # the name of the mesh's only axis
 
 
@@ -44,14 +45,14 @@ def butterfly_sum(x: Array, P: int) -> Array:
     return x
 
 
-REDUCTIONS: dict[str, Callable[[Array, int], Array]] = {
+REDUCTIONS: dict[str, Callable[..., Array]] = {
     "psum": plain_sum,
     "ordered": ordered_sum,
     "butterfly": butterfly_sum,
 }
 
 
-def fastest_reduction(devices: list[jax.Device]) -> str:
+def fastest_reduction(devices: Devices) -> str:
     """The sum over devices that was the fastest where we measured: a butterfly between processes on CPUs."""
     between = jax.process_count() > 1 and devices[0].platform == "cpu"
     return "butterfly" if between and len(devices) & (len(devices) - 1) == 0 else "psum"

@@ -1,7 +1,7 @@
 """A factorization as a program of the driver: each segment is one sweep."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from hamcmc.factorization import model as gaussian_mf
 from hamcmc.factorization import recorded, sharded
-from hamcmc.factorization.exchange import AXIS, fastest_reduction, shard, specs
+from hamcmc.factorization.exchange import AXIS, Devices, fastest_reduction, shard, specs
 from hamcmc.factorization.metric import Metric, plain_metric, row_count_metric
 from hamcmc.factorization.model import SIDES, Hyper, Layout
 from hamcmc.factorization.native import Blocks
@@ -48,7 +48,7 @@ class FactorizationProgram:
         train: Blocks,
         test: Blocks,
         *,
-        devices: Sequence[jax.Device] | None = None,
+        devices: Devices | None = None,
     ):
         self.settings, self.p = settings, p
         self.devices = jax.devices() if devices is None else list(devices)
@@ -107,7 +107,7 @@ class FactorizationProgram:
             on += f", {figures['communication_share']:.0%} of the time in messages"
         return Status(
             done=self.iteration / self.total,
-            phase="warm-up" if self.iteration < s["warmup"] else "",
+            phase="warm-up" if self.iteration < s["warmup"] else f"{draws:,} draws",
             iteration=self.iteration * s["steps"],
             total=self.total * s["steps"],
             warmup=s["warmup"] * s["steps"],
@@ -203,17 +203,19 @@ class FactorizationProgram:
         return (time.perf_counter() - began) / sweep_seconds
 
     def _what_happened(self) -> str:
-        """The message for factors that became non-finite; the driver puts in the number of draws."""
-        epsilon, options = self.settings["step_size"], self.settings["sampler"]
+        """The message for factors that became non-finite: when, and what to try."""
+        s = self.settings
+        kept = max(self.iteration - 1 - s["warmup"], 0) // s["thin"]
+        epsilon, options = s["step_size"], s["sampler"]
         cosine = f", or a larger cosine (it was {options['cosine']})" if "cosine" in options else ""
         return (
-            f"the factors became non-finite in sweep {self.iteration}, by step "
-            f"{self.iteration * self.settings['steps']:,}. The {{draws}} draws before that are kept. Try a smaller "
-            f"step_size (it was {epsilon:.3g}; try {epsilon / 3:.1g}){cosine}"
+            f"the factors became non-finite in sweep {self.iteration}, by step {self.iteration * s['steps']:,}; "
+            f"the {kept:,} draws per chain before that are kept. "
+            f"Try a smaller step_size (it was {epsilon:.3g}; try {epsilon / 3:.1g}){cosine}"
         )
 
 
-def _compile(settings: Mapping[str, Any], p: Partition, columns: Layout, devices: list[jax.Device]) -> sharded.Sweeps:
+def _compile(settings: Mapping[str, Any], p: Partition, columns: Layout, devices: Devices) -> sharded.Sweeps:
     """The functions of a run with these settings."""
     options = {k: v for k, v in settings["sampler"].items() if k != "sampler"}
     unit = gaussian_mf.Prior()

@@ -6,7 +6,7 @@ same ratings by block, which processes map into memory. Every process calls :fun
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from hamcmc import _check
 from hamcmc._renamed import renamed
 from hamcmc.factorization import launch, partition
 from hamcmc.factorization import ratings as files
+from hamcmc.factorization.exchange import Devices
 from hamcmc.factorization.predict import Factorization, load
 from hamcmc.factorization.problem import NOTHING, Problem, Request, blocks_for, pose
 from hamcmc.factorization.program import FactorizationProgram, agreed
@@ -135,12 +136,11 @@ def factorize(
             failure = error
     if agreed(failure is not None):  # otherwise the others would wait for the first one
         raise failure or RunError("the first process could not begin")
-    return proceed(out, processes=processes, restarts=restarts, progress=progress, checkpoint_seconds=checkpoint_seconds)
+    how: dict[str, Any] = {"progress": progress, "checkpoint_seconds": checkpoint_seconds}
+    return proceed(out, processes=processes, restarts=restarts, **how)
 
 
-def prepare(
-    ratings: Ratings, out: str | os.PathLike, request: Request = Request(), *, overwrite: bool = False
-) -> Path:
+def prepare(ratings: Ratings, out: str | os.PathLike, request: Request = Request(), *, overwrite: bool = False) -> Path:
     """Write the directory of a run that :func:`proceed` then works in."""
     problem = pose(ratings, request)
     with Directory.create(out, problem.settings, overwrite=overwrite) as directory:
@@ -174,7 +174,7 @@ def proceed(
 def run_here(
     path: str | os.PathLike,
     *,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Devices | None = None,
     progress: bool | Progress | None = None,
     checkpoint_seconds: float = 30.0,
 ) -> None:
@@ -216,14 +216,13 @@ def _in_memory(problem: Problem, progress: bool | Progress | None) -> Factorizat
     """Run a factorization that leaves nothing on disk."""
     program = FactorizationProgram(problem.settings, problem.partition, problem.train, problem.test)
     draws = _draws(None, problem.settings, None)
+    recorder = Recorder(draws)
 
     def model() -> Factorization:
         """The draws so far."""
-        status = "complete" if program.iteration == program.total else "stopped"
-        meta = {"status": status, **program.counters(), "draws": draws.written}
-        return Factorization(problem.settings, meta, problem.ratings, draws.root)
+        return Factorization(problem.settings, recorder.meta, problem.ratings, draws.root)
 
-    _drive(program, Recorder(draws), model, progress=progress)
+    _drive(program, recorder, model, progress=progress)
     return model()
 
 
@@ -235,11 +234,11 @@ def _drive(
     progress: bool | Progress | None,
     **how: Any,
 ) -> None:
-    """Drive a program. What ends it early has the draws so far with it."""
-    context = {"devices": len(program.devices), "processes": jax.process_count()}
+    """Drive a program, and attach the draws so far to what ends it early."""
+    about = {"devices": len(program.devices), "processes": jax.process_count()}
     shown = progress if jax.process_index() == 0 else False
     try:
-        drive(program, recorder, progress=shown, context=context, **how)
+        drive(program, recorder, progress=shown, about=about, **how)
     except (NonFinite, Interrupted) as stop:
         if recorder.written:
             stop.result = model()

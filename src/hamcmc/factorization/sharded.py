@@ -8,7 +8,7 @@ The noise depends on the number of a row, and the parts on the seed. So the draw
 devices, up to the rounding of sums.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from hamcmc import _check
 from hamcmc.factorization import native
-from hamcmc.factorization.exchange import AXIS, REDUCTIONS, replicated, ring_shift, shardings, specs, travel
+from hamcmc.factorization.exchange import AXIS, REDUCTIONS, Devices, replicated, ring_shift, shardings, specs, travel
 from hamcmc.factorization.metric import Metric, roots
 from hamcmc.factorization.model import SIDES, Hyper, Layout, Prior, Sums, gibbs
 from hamcmc.factorization.native import Blocks
@@ -123,7 +123,7 @@ def build(
     make: MakeSampler,
     step_size: float | Array,
     *,
-    devices: Sequence[jax.Device],
+    devices: Devices,
     sample_hyper: bool,
     order: str = "random",
     reduction: str = "psum",
@@ -301,12 +301,11 @@ class _Sweeper:
         summed = carry.predicted + collect * predicted
         draws = carry.draws + collect
         mean = jnp.where(draws > 0, summed / jnp.maximum(draws, 1), predicted)
-        of_draw, of_mean = (jnp.sum(there * (data.test.values - x) ** 2) for x in (predicted, mean))
-        numbers = (one[s] * slots.mask(s, 0) for s in SIDES)
-        moments = [m for x in numbers for m in (x.sum((0, 1)), (x * x).sum((0, 1)))]
+        moments = [f(one[s] * slots.mask(s, 0)) for s in SIDES for f in (_column_sum, _column_sum_of_squares)]
         # One message, which waits for all earlier ones. Processes match messages by their order alone: two that do not
         # depend on each other may be sent in either order, and would then meet the wrong receivers.
         norms = jnp.square(jnp.stack(info)) if slots.P > 1 and isinstance(info, Info) else jnp.zeros(0, error.dtype)
+        of_draw, of_mean = (jnp.sum(there * (data.test.values - x) ** 2) for x in (predicted, mean))
         figures = jnp.stack([error, of_draw, of_mean, there.sum()])
         fused = self.total(jnp.concatenate([norms, figures, *moments]))
         norms, (error, of_draw, of_mean, held_out), moments = jnp.split(fused, [len(norms), len(norms) + 4])
@@ -332,6 +331,16 @@ class _Sweeper:
 
         _, state, summed = lax.fori_loop(0, steps, one, (jnp.zeros((), jnp.int32), state, jnp.zeros(16)))
         return self.total(sum(jnp.sum(x) for x in jax.tree.leaves(state)) * 0 + summed[0])
+
+
+def _column_sum(x: Array) -> Array:
+    """Σx over blocks and places."""
+    return x.sum((0, 1))
+
+
+def _column_sum_of_squares(x: Array) -> Array:
+    """Σx² over blocks and places."""
+    return (x * x).sum((0, 1))
 
 
 def _rmse(squared: Array, n: Any) -> Array:

@@ -83,7 +83,7 @@ def drive(
     progress: bool | Progress | None = None,
     checkpoint_seconds: float = 30.0,
     resume_with: str = "",
-    context: Mapping[str, Any] | None = None,
+    about: Mapping[str, Any] | None = None,
 ) -> None:
     """Advance a program until it is complete.
 
@@ -94,7 +94,7 @@ def drive(
         progress: show a bar (None: if stderr is a terminal), or call a function with each status.
         checkpoint_seconds: time between checkpoints.
         resume_with: the command that continues the run, for the message of :class:`Interrupted`.
-        context: what the log says at the start besides the iteration, such as the number of processes.
+        about: what else the log says about the start, such as the number of devices.
 
     Raises:
         NonFinite: the state became non-finite; the draws before that are kept.
@@ -108,7 +108,7 @@ def drive(
     with signals() as received, shown(progress, program.name) as show:
         if not resumed:
             save("running")
-        recorder.log("start", iteration=program.iteration, **(context or {}))
+        recorder.log("start", iteration=program.iteration, **(about or {}))
         saved = time.monotonic()
         while program.iteration < program.total and not program.agree(bool(received)):
             try:
@@ -116,10 +116,9 @@ def drive(
             except Broken as broken:
                 recorder.append(broken.draws)
                 recorder.cut()
-                message = str(broken).format(draws=recorder.written)
                 recorder.log("failed", **broken.facts)
-                save("failed", message=message)
-                raise NonFinite(message) from None
+                save("failed", message=str(broken))
+                raise NonFinite(str(broken)) from None
             recorder.append(draws)
             if facts := program.facts():
                 recorder.log("progress", **facts)

@@ -14,10 +14,14 @@ class Recorder:
     Args:
         draws: the store of draws; None in a process that does not write.
         directory: the run's directory; None for a run in memory, whose checkpoints and events are dropped.
+
+    Attributes:
+        meta: the counters of the newest checkpoint, also where it was dropped.
     """
 
     def __init__(self, draws: Draws | None, directory: Directory | None = None):
         self.draws, self.directory = draws, directory
+        self.meta: dict[str, Any] = {}
 
     @property
     def written(self) -> int:
@@ -38,8 +42,9 @@ class Recorder:
         """Write all draws, then the checkpoint that counts them."""
         if self.draws is not None:
             self.draws.flush()
+        self.meta = {**meta, "draws": self.written}
         if self.directory is not None:
-            self.directory.save(Checkpoint({**meta, "draws": self.written}, dict(arrays)))
+            self.directory.save(Checkpoint(dict(self.meta), dict(arrays)))
 
     def cut(self) -> None:
         """Write what is pending and drop the room for draws that will never come."""
