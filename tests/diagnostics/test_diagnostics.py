@@ -7,8 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import hamcmc
-from hamcmc.diagnostics import summaries as diagnostics
-from hamcmc.diagnostics.summaries import cost, ksd, ksd_of, summary
+from hamcmc.diagnostics import cost, ess, ksd, ksd_of, stein, summaries, summary
 from hamcmc.target import linear_gaussian as lg
 from tests.report.results import make_result
 
@@ -35,17 +34,17 @@ class TestSummary:
 
     def test_quantiles_interpolate_between_the_middles_of_weights(self):
         x, w = np.array([10.0, 0.0]), np.array([3.0, 1.0])  # 0 at 1/8, 10 at 5/8
-        assert_allclose(diagnostics.weighted_quantiles(x, w, [0.1, 0.375, 0.7]), [0.0, 5.0, 10.0])
+        assert_allclose(summaries.weighted_quantiles(x, w, [0.1, 0.375, 0.7]), [0.0, 5.0, 10.0])
 
     def test_quantiles_of_equal_weights_are_hazens(self):
         x = RNG(0).standard_normal(101)
         q = [0.05, 0.5, 0.95]
         assert_allclose(
-            diagnostics.weighted_quantiles(x, np.full(101, 0.3), q), np.quantile(x, q, method="hazen"), atol=1e-12
+            summaries.weighted_quantiles(x, np.full(101, 0.3), q), np.quantile(x, q, method="hazen"), atol=1e-12
         )
 
     def test_ess_and_r_hat_are_arvizs_for_equal_weights(self):
-        az = diagnostics.arviz()
+        az = ess.arviz()
         x = autoregressive(RNG(1), (4, 300))
         table = summary(make_result({"x": x}, np.full(300, 0.1)))
         assert table["ess_bulk"][0] == pytest.approx(az.ess(x, method="bulk"), rel=1e-12)
@@ -114,8 +113,7 @@ class TestSummary:
         # as that of 3 chains of 2000, so ESS = 6000 (1 − ρ) / (1 + ρ), whereas successive draws look independent.
         x = autoregressive(RNG(0), (4 * 3, 2000), rho=0.9).reshape(4, 3, 2000)
         x = np.moveaxis(x, 1, 2).reshape(4, 6000)
-        sampler = {"sampler": {"sampler": "hamcmc", "memory": 3}}
-        table = summary(make_result({"x": x}, **sampler))
+        table = summary(make_result({"x": x}, interleaved=3))
         true = 4 * 6000 * 0.1 / 1.9
         assert table["ess_bulk"][0] == pytest.approx(true, rel=0.2)
         assert summary(make_result({"x": x}))["ess_bulk"][0] > 3 * true
@@ -123,12 +121,11 @@ class TestSummary:
 
     @pytest.mark.parametrize(("memory", "thin", "apart"), [(3, 1, 3), (3, 6, 1), (4, 6, 2), (2, 5, 2)])
     def test_thinning_passes_by_some_interleaved_chains(self, memory, thin, apart):
-        settings = {"sampler": {"sampler": "hamcmc", "memory": memory}, "thin": thin}
-        assert diagnostics.interleaved(settings) == apart
-        assert diagnostics.interleaved(settings | {"sampler": {"sampler": "naive", "memory": memory}}) == 1
+        assert ess.interleaved({"interleaved": memory, "thin": thin}) == apart
+        assert ess.interleaved({"sampler": {"sampler": "naive", "memory": memory}, "thin": thin}) == 1
 
     def test_parts_are_every_nth_draw(self):
-        found = diagnostics.part(np.arange(14).reshape(2, 7), 3)
+        found = ess.part(np.arange(14).reshape(2, 7), 3)
         assert_array_equal(found, [[1, 4], [2, 5], [3, 6], [8, 11], [9, 12], [10, 13]])
 
     def test_text_and_pandas(self):
@@ -348,7 +345,7 @@ class TestEndToEnd:
     def test_full_gradients_are_those_of_all_data(self, study):
         posterior, exact, *_ = study
         x = RNG(0).standard_normal((5, 2)).astype(np.float32)
-        found = diagnostics._full_gradients(posterior, jnp.asarray(x), rows=40)  # 100 data: a shorter last part
+        found = stein._full_gradients(posterior, jnp.asarray(x), rows=40)  # 100 data: a shorter last part
         assert_allclose(found, (exact.mean - x) @ exact.precision, rtol=1e-4, atol=1e-2)
 
     def test_supports_and_structures(self):
@@ -372,8 +369,8 @@ class TestEndToEnd:
 
 
 def test_choice_is_fair_and_complete():
-    found = diagnostics.choose({"big": 1000, "small": 3, "middle": 40}, 50)
+    found = summaries.choose({"big": 1000, "small": 3, "middle": 40}, 50)
     assert {n: len(i) for n, i in found.items()} == {"big": 24, "small": 3, "middle": 23}
     assert_array_equal(found["small"], [0, 1, 2])
     assert all(len(np.unique(i)) == len(i) for i in found.values())
-    assert {n: len(i) for n, i in diagnostics.choose({"a": 300, "b": 1}, None).items()} == {"a": 300, "b": 1}
+    assert {n: len(i) for n, i in summaries.choose({"a": 300, "b": 1}, None).items()} == {"a": 300, "b": 1}

@@ -9,7 +9,9 @@ import numpy as np
 
 from hamcmc.factorization import ratings as files
 from hamcmc.factorization.ratings import Ratings
-from hamcmc.store.record import Array, Checkpoint, Directory, Draws
+from hamcmc.store.checkpoint import Checkpoint
+from hamcmc.store.directory import Directory
+from hamcmc.store.draws import Array, Draws
 
 GLOBAL_MEAN = 3.0
 

@@ -21,7 +21,8 @@ from hamcmc.factorization import partition
 from hamcmc.factorization import run as runs
 from hamcmc.factorization.predict import load
 from hamcmc.factorization.ratings import read
-from hamcmc.store.record import read_checkpoint, read_settings
+from hamcmc.store.checkpoint import read_checkpoint
+from hamcmc.store.settings import read_settings
 from tests.factorization.sparse import low_rank
 from tests.mutation import mutant
 

@@ -11,8 +11,7 @@ from scipy.stats import norm
 from hamcmc.factorization import predict, synthetic
 from hamcmc.factorization import ratings as files
 from hamcmc.factorization.ratings import Ratings
-from hamcmc.store import record
-from hamcmc.store.record import RunError
+from hamcmc.store.errors import RunError
 from tests.factorization.runs import GLOBAL_MEAN, make_draws, make_ratings, make_run
 from tests.mutation import mutant
 
@@ -26,7 +25,7 @@ def run(request, tmp_path_factory) -> tuple[Path, dict[str, np.ndarray], Ratings
     draws = make_draws(rng, USERS, ITEMS, full=request.param == "full")
     ratings = make_ratings(rng, USERS, ITEMS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record, "CHUNK_BYTES", 7200)  # 25 draws
+        patch.setattr("hamcmc.store.draws.CHUNK_BYTES", 7200)  # 25 draws
         path = make_run(tmp_path_factory.mktemp("run") / request.param, ratings, draws, room=45)
     return path, {n: x.reshape(-1, *x.shape[2:]).astype(float) for n, x in draws.items()}, ratings
 

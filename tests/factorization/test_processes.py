@@ -13,7 +13,7 @@ import pytest
 import zarr
 
 from hamcmc.factorization import launch, run
-from hamcmc.store.record import read_checkpoint
+from hamcmc.store.checkpoint import read_checkpoint
 from tests.factorization.sparse import low_rank, ratings_of
 
 OPTIONS = {"rank": 3, "sampler": "sgld", "samples": 8, "burn_in": 2, "steps": 4, "blocks": 4}

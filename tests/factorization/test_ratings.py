@@ -10,7 +10,7 @@ import pytest
 
 from hamcmc.factorization import ratings as files
 from hamcmc.factorization.ratings import Ratings, RatingsError
-from hamcmc.store.record import RunError
+from hamcmc.store.errors import RunError
 
 CSV = b"userId,movieId,rating,timestamp\n10,b,3.5,1\n9,a,4,2\n10,a,1,3\n"
 

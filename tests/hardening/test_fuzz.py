@@ -19,8 +19,9 @@ import soundfile as sf
 from hamcmc.cli import model_file
 from hamcmc.factorization import ratings
 from hamcmc.speech import audio, dictionary
-from hamcmc.store import record
-from hamcmc.store.record import RunError
+from hamcmc.store.checkpoint import MAGIC, Checkpoint, decode, encode, read_checkpoint
+from hamcmc.store.errors import RunError
+from hamcmc.store.settings import read_settings
 from tests.hardening.mutate import damage, damage_json
 
 PATIENCE = 60  # seconds until a read counts as hanging
@@ -121,7 +122,7 @@ def check_data(found: Any) -> None:
         assert all(isinstance(n, str) for n in found)
 
 
-def check_checkpoint(found: record.Checkpoint) -> None:
+def check_checkpoint(found: Checkpoint) -> None:
     assert all(a.dtype.kind in "biuf" for a in found.arrays.values())
     assert isinstance(found.meta, dict)
 
@@ -204,14 +205,14 @@ def test_many_files(kind, tmp_path):
 def signed(meta: bytes, arrays: bytes) -> bytes:
     """A checkpoint with a right checksum, whatever is in it."""
     payload = meta + b"\n" + arrays
-    return record.MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload
+    return MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload
 
 
 def fuzz_checkpoints(folder: Path, seed: int, times: int) -> None:
     meta = {"status": "running", "iteration": 3, "draws": 2, "seconds": 0.5, "gradients": 7}
-    whole = record.encode(record.Checkpoint(meta, {"state.0": np.arange(6.0), "state.1": np.int32(2)}))
-    _, header, arrays = whole[len(record.MAGIC) :].split(b"\n", 2)
-    read = lambda: record.decode(changed, "the checkpoint")
+    whole = encode(Checkpoint(meta, {"state.0": np.arange(6.0), "state.1": np.int32(2)}))
+    _, header, arrays = whole[len(MAGIC) :].split(b"\n", 2)
+    read = lambda: decode(changed, "the checkpoint")
     for i in range(times):
         rng = np.random.default_rng((seed, i))
         changed = damage(whole, rng, header)
@@ -249,14 +250,14 @@ def fuzz_run(run: Any, seed: int, times: int) -> int:
 
 def fuzz_settings(run: Any, seed: int, times: int) -> None:
     """Wrong values in run.json, which the checkpoint agrees with."""
-    settings, checkpoint = record.read_settings(run.path), record.read_checkpoint(run.path)
+    settings, checkpoint = read_settings(run.path), read_checkpoint(run.path)
     for i in range(times):
         rng = np.random.default_rng((seed, i))
         (run.path / "run.json").write_text(json.dumps(damage_json(settings, rng)))
         digest = hashlib.sha256((run.path / "run.json").read_bytes()).hexdigest()
         meta = damage_json(checkpoint.meta, rng) if rng.random() < 0.3 else checkpoint.meta
         meta = meta | {"run_json": digest} if isinstance(meta, dict) else meta
-        (run.path / "checkpoint").write_bytes(record.encode(checkpoint._replace(meta=meta)))
+        (run.path / "checkpoint").write_bytes(encode(checkpoint._replace(meta=meta)))
         try:
             attempt(run.look, RunError, lambda found: None, str(run.path))
         except BaseException as fault:

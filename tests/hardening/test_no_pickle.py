@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -14,8 +15,9 @@ import pytest
 from hamcmc.cli import model_file
 from hamcmc.factorization import ratings
 from hamcmc.speech import dictionary
-from hamcmc.store import record
-from hamcmc.store.record import Array, Checkpoint, Draws, RunError
+from hamcmc.store.checkpoint import MAGIC, Checkpoint, decode, encode
+from hamcmc.store.draws import Array, Draws, open_store
+from hamcmc.store.errors import RunError
 from tests.mutation import ROOT
 
 FORBIDDEN = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "yaml", "jsonpickle"}
@@ -141,14 +143,14 @@ def test_ratings(tmp_path, mark):
 
 def test_checkpoints(mark):
     """With a right checksum: whoever plants a pickle can count."""
-    good = record.encode(Checkpoint({"status": "running"}, {"state.0": np.arange(2.0)}))
-    body = good[len(record.MAGIC) :].partition(b"\n")[2]
+    good = encode(Checkpoint({"status": "running"}, {"state.0": np.arange(2.0)}))
+    body = good[len(MAGIC) :].partition(b"\n")[2]
     header = body.partition(b"\n")[0] + b"\n"
     planted = bytes_of(np.savez, **{"state.0": objects(mark)})
     for payload in (header + planted, header + pickle.dumps(Bomb(mark)), pickle.dumps(Bomb(mark), protocol=0)):
-        digest = record.hashlib.sha256(payload).hexdigest().encode()
+        digest = hashlib.sha256(payload).hexdigest().encode()
         with pytest.raises(RunError, match="here is damaged"):
-            record.decode(record.MAGIC + digest + b"\n" + payload, "here")
+            decode(MAGIC + digest + b"\n" + payload, "here")
 
 
 @pytest.mark.parametrize("where", ["filters", "compressor", "version 3"])
@@ -175,7 +177,7 @@ def test_stores_of_draws(tmp_path, mark, where):
         (array / ".zarray").write_text(json.dumps(meta | codec))
         (array / "0.0").write_bytes(content)
     with pytest.raises(RunError, match="is missing or damaged"):
-        np.asarray(record.open_store(path, arrays, 1, "r")["posterior/x"][:])
+        np.asarray(open_store(path, arrays, 1, "r")["posterior/x"][:])
 
 
 def test_whole_runs(a_run, mark):

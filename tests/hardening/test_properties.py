@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import json
 import math
 
 import jax
@@ -15,11 +16,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import exprel
 
 import hamcmc
-from hamcmc.diagnostics import summaries as diagnostics
+from hamcmc.diagnostics import ess, summaries
 from hamcmc.factorization import ratings
 from hamcmc.inference import job
-from hamcmc.store import record
-from hamcmc.store.record import Array, Checkpoint, Draws
+from hamcmc.store.checkpoint import Checkpoint, decode, encode
+from hamcmc.store.draws import Array, Draws
 
 # A temporary directory that examples share is all right: each overwrites what the last one left.
 SHARED = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -150,7 +151,7 @@ def test_cycles(step_size, period, floor):
     )
 )
 def test_run_json_keeps_schedules(schedule):
-    kept = record.json.loads(record.json.dumps(job.describe(schedule)))
+    kept = json.loads(json.dumps(job.describe(schedule)))
     assert job.recorded_schedule(kept, None, "here") == schedule
 
 
@@ -166,8 +167,8 @@ def test_summaries(x, w, order, factor):
     q = [0.05, 0.25, 0.5, 0.75, 0.95]
 
     def summary(x, w):
-        mean, sd = diagnostics.weighted_moments(x, np.broadcast_to(w, x.shape))
-        return np.array([mean, sd, *diagnostics.weighted_quantiles(x, np.broadcast_to(w, x.shape), q)])
+        mean, sd = summaries.weighted_moments(x, np.broadcast_to(w, x.shape))
+        return np.array([mean, sd, *summaries.weighted_quantiles(x, np.broadcast_to(w, x.shape), q)])
 
     found = summary(x, w)
     mean, sd, *quantiles = found
@@ -181,7 +182,7 @@ def test_summaries(x, w, order, factor):
         assert_allclose(other, found, rtol=1e-9, atol=1e-9 * (1 + np.abs(x).max()))
     shifted = summary(2 * x + 3, w)
     assert_allclose(shifted, 2 * found + np.r_[3, 0, [3] * 5], rtol=1e-9, atol=1e-9 * (1 + np.abs(x).max()))
-    assert 1 / 12 <= diagnostics.kish(w) <= 1 + 1e-12
+    assert 1 / 12 <= ess.kish(w) <= 1 + 1e-12
 
 
 @settings(max_examples=15)
@@ -190,7 +191,7 @@ def test_ess_and_r_hat(seed, order):
     """No matter in which order the chains come; more than one draw's worth; the unit does not count."""
     x = np.cumsum(random(seed).standard_normal((3, 30)), axis=1)
     ones = np.ones(30)
-    for f in (lambda x: diagnostics.effective_size(x, ones, "bulk"), diagnostics.r_hat):
+    for f in (lambda x: ess.effective_size(x, ones, "bulk"), ess.r_hat):
         assert f(x[order]) == pytest.approx(f(x), rel=1e-9)
         assert f(5 * x - 7) == pytest.approx(f(x), rel=1e-6)
         assert f(x) > 0
@@ -198,9 +199,9 @@ def test_ess_and_r_hat(seed, order):
 
 @given(chains, hnp.arrays(np.int64, 12, elements=st.integers(1, 4)))
 def test_weights_are_repetitions(x, n):
-    weighted = diagnostics.weighted_moments(x, np.broadcast_to(n, x.shape))
+    weighted = summaries.weighted_moments(x, np.broadcast_to(n, x.shape))
     repeated = np.repeat(x, n, axis=1)
-    plain = diagnostics.weighted_moments(repeated, np.ones_like(repeated))
+    plain = summaries.weighted_moments(repeated, np.ones_like(repeated))
     assert_allclose(weighted, plain, rtol=1e-9, atol=1e-7)
 
 
@@ -222,7 +223,7 @@ json_values = st.recursive(
     st.dictionaries(st.text("xyz", min_size=1, max_size=4), json_values, max_size=4),
 )
 def test_checkpoints_come_back(arrays, meta):
-    found = record.decode(record.encode(Checkpoint(meta, arrays)), "here")
+    found = decode(encode(Checkpoint(meta, arrays)), "here")
     assert found.meta == meta
     assert list(found.arrays) == list(arrays)
     for name, x in arrays.items():

@@ -7,6 +7,7 @@ the run's directory itself may be one, which its owner has made.
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -17,8 +18,12 @@ import pytest
 import hamcmc
 from hamcmc.factorization import ratings as files
 from hamcmc.factorization import run as runs
-from hamcmc.store import record
-from hamcmc.store.record import Array, Checkpoint, Directory, Draws, RunError
+from hamcmc.store.checkpoint import Checkpoint, encode, read_checkpoint
+from hamcmc.store.directory import Directory
+from hamcmc.store.draws import Array, Draws, open_store
+from hamcmc.store.errors import RunError
+from hamcmc.store.files import write_atomically
+from hamcmc.store.settings import digest, read_settings
 from tests.factorization.runs import make_ratings
 from tests.hardening.conftest import START, sample_standard_normal, standard_normal
 
@@ -27,16 +32,16 @@ BAD_NAMES = ["../x", "/etc/passwd", "..", ".", "", "a/b", "a/../../b"]
 
 def agree(run, settings):
     """Write settings, and let the checkpoint say that they are the ones."""
-    checkpoint = record.read_checkpoint(run)
+    checkpoint = read_checkpoint(run)
     (run / "run.json").write_text(json.dumps(settings))
-    digest = record._digest_of_settings(run)
-    (run / "checkpoint").write_bytes(record.encode(checkpoint._replace(meta=checkpoint.meta | {"run_json": digest})))
+    meta = checkpoint.meta | {"run_json": digest(run)}
+    (run / "checkpoint").write_bytes(encode(checkpoint._replace(meta=meta)))
 
 
 @pytest.mark.parametrize("key", ["group", "name"])
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_names_that_lead_out_of_a_run(a_run, key, name):
-    settings = record.read_settings(a_run.path)
+    settings = read_settings(a_run.path)
     settings["arrays"][0][key] = name
     agree(a_run.path, settings)
     with pytest.raises(RunError, match=r"run.json is damaged: arrays has the name"):
@@ -48,7 +53,7 @@ def test_names_that_lead_out_of_a_run(a_run, key, name):
 @pytest.mark.parametrize("name", ["..", ".", "../x", "a/b", "a\0b", "\ud800", "zarr.json"])
 def test_names_of_parameters_that_no_file_can_have(name, tmp_path):
     posterior = hamcmc.Posterior(lambda t: -0.5 * t[name] ** 2)
-    with pytest.raises(ValueError, match="must have a name of its own"):
+    with pytest.raises(ValueError, match="must have a unique name"):
         hamcmc.sample(posterior, "sgld", {name: np.float32(0)}, step_size=0.1, num_samples=2, out=tmp_path / "run")
     assert list(tmp_path.rglob("*")) == []
 
@@ -60,7 +65,7 @@ def test_odd_names_that_files_can_have(tmp_path):
     draws = Draws.open(run / "draws.zarr", arrays, 1, 2, written=None)
     draws.append({f"posterior/{n}": np.full((2, 1), i, np.float32) for i, n in enumerate(names)})
     draws.flush()
-    found = record.open_store(run / "draws.zarr", arrays, 2, "r")
+    found = open_store(run / "draws.zarr", arrays, 2, "r")
     assert [float(found[f"posterior/{n}"][0, 0]) for n in names] == list(range(len(names)))
     assert {p.name for p in tmp_path.iterdir()} == {run.name}
 
@@ -102,7 +107,7 @@ def test_overwriting_replaces_links_and_not_what_they_lead_to(a_run, tmp_path, n
     folder, untouched = outside(tmp_path)
     link = a_run.path / name
     if link.is_dir():
-        record.shutil.rmtree(link)
+        shutil.rmtree(link)
     link.unlink(missing_ok=True)
     link.symlink_to(folder if name in ("draws.zarr", "ratings", "blocks") else folder / "thesis.tex")
     with Directory.create(a_run.path, {"arrays": []}, overwrite=True) as directory:
@@ -116,7 +121,7 @@ def test_overwriting_replaces_links_and_not_what_they_lead_to(a_run, tmp_path, n
 def test_temporary_files_replace_links(tmp_path):
     folder, untouched = outside(tmp_path)
     (tmp_path / "f.partial").symlink_to(folder / "thesis.tex")
-    record.write_atomically(tmp_path / "f", b"new")
+    write_atomically(tmp_path / "f", b"new")
     assert (tmp_path / "f").read_bytes() == b"new"
     assert not os.path.lexists(tmp_path / "f.partial")
     untouched()
@@ -129,7 +134,7 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
     for function in ("fsync", "replace"):
         with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
             patch.setattr(os, function, fails)
-            record.write_atomically(tmp_path / "f", b"new")
+            write_atomically(tmp_path / "f", b"new")
         assert list(tmp_path.iterdir()) == []
 
 
@@ -188,7 +193,8 @@ def test_pipes_in_the_place_of_files(a_run):
 def test_two_starts_at_once(tmp_path):
     """Of several processes one gets the directory; the others are told so, and write nothing."""
     code = (
-        "import sys\nfrom hamcmc.store.record import Directory, RunError\nsys.stdin.readline()\n"
+        "import sys\nfrom hamcmc.store.directory import Directory\nfrom hamcmc.store.errors import RunError\n"
+        "sys.stdin.readline()\n"
         "try:\n    d = Directory.create(sys.argv[1], {'arrays': [], 'by': sys.argv[2]})\n"
         "    print('mine', flush=True)\n    sys.stdin.read()\n"
         "except RunError as e:\n    print(e, flush=True)\n"
@@ -205,7 +211,7 @@ def test_two_starts_at_once(tmp_path):
         p.communicate()
     assert said.count("mine") == 1, said
     assert all(s == "mine" or "being written by another process" in s or "exists already" in s for s in said)
-    assert record.read_settings(tmp_path / "run")["by"] == str(said.index("mine"))
+    assert read_settings(tmp_path / "run")["by"] == str(said.index("mine"))
 
 
 def test_two_threads_at_once(tmp_path):

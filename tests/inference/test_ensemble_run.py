@@ -23,7 +23,7 @@ def test_replicas_are_chains(correlated, tmp_path):
     """Of two ensembles of six; moments, summaries and ArviZ see twelve chains, and their law is right."""
     posterior, start = correlated
     result = hamcmc.sample(
-        posterior, "ensemble_hamcmc", start, step_size=1.0, pairs=2, adapt=200, num_samples=1000, thin=2, chains=2
+        posterior, "ensemble_hamcmc", start, step_size=1.0, pairs=2, adapt=200, num_samples=1000, thin=2, ensembles=2
     )
     assert result.settings["warmup"] == 200
     assert result.posterior["xy"].shape == (12, 1000, 2)
@@ -49,8 +49,8 @@ def test_dispersed_start(correlated):
     assert len(np.unique(result.posterior["z"])) == 4
 
 
-def test_resume_is_bit_identical(correlated, tmp_path, short_visits):
-    short_visits(40)
+def test_resume_is_bit_identical(correlated, tmp_path, short_segments):
+    short_segments(40)
     posterior, start = correlated
     run = {"step_size": 0.5, "pairs": 1, "adapt": 100, "num_samples": 100, "store_gradients": True}
     whole = hamcmc.sample(posterior, "ensemble_underdamped", start, out=tmp_path / "whole", **run)
@@ -82,15 +82,19 @@ def test_what_does_not_go_together(model, correlated):
     with pytest.raises(ValueError, match="warmup must be at least 1000"):
         hamcmc.sample(posterior, "ensemble_hamcmc", start, step_size=1.0, warmup=10)
     with pytest.raises(ValueError, match="batch_size"):
-        hamcmc.sample(model, "ensemble_hamcmc", jnp.zeros(3), step_size=1.0, adjusted=True, batch_size=10)
+        hamcmc.sample(model, "ensemble_adjusted", jnp.zeros(3), step_size=1.0, batch_size=10)
+    with pytest.raises(ValueError, match="chains: ensemble_hamcmc is an ensemble of 4 chains; say with ensembles="):
+        hamcmc.sample(posterior, "ensemble_hamcmc", start, step_size=1.0, pairs=1, chains=2)
+    with pytest.raises(ValueError, match="ensembles: sgld is not an ensemble sampler; say with chains="):
+        hamcmc.sample(posterior, "sgld", start, step_size=1.0, ensembles=2)
     mirrored = hamcmc.Posterior(lambda t: -t["a"], support={"a": hamcmc.positive(by="mirror")})
     with pytest.raises(ValueError, match="bijection"):
-        hamcmc.sample(mirrored, "ensemble_hamcmc", {"a": jnp.ones(())}, step_size=1.0, adjusted=True)
+        hamcmc.sample(mirrored, "ensemble_adjusted", {"a": jnp.ones(())}, step_size=1.0)
 
 
 def test_what_replicas_share_is_counted_once():
     """Chains with a common part of the given share of their variance, against the variance of their pooled mean."""
-    from hamcmc.diagnostics.summaries import effective_size, independent_share
+    from hamcmc.diagnostics.ess import effective_size, independent_share
 
     rng = np.random.default_rng(0)
     for common in (0.0, 0.2):

@@ -10,16 +10,16 @@ import time
 
 import pytest
 
-from hamcmc.store import record
-from tests.store.test_record import tree
+from hamcmc.store.checkpoint import read_checkpoint
+from tests.store.trees import tree
 
 JOB = """
 import os, sys, time
 import jax.numpy as jnp, numpy as np
 import hamcmc, hamcmc.inference.job
-from hamcmc.models import linear_gaussian as lg
+from hamcmc.target import linear_gaussian as lg
 
-hamcmc.inference.job.visit_length = lambda *_: 50
+hamcmc.inference.job.segment_length = lambda *_: 50
 out, pause = sys.argv[1], float(sys.argv[2])
 posterior = lg.linear_gaussian(lg.simulate(np.random.default_rng(0), 200, np.eye(3), 10.0), 10.0)
 how = dict(checkpoint_seconds=0.02, progress=lambda status: time.sleep(pause))
@@ -73,7 +73,7 @@ def reached(out):
     """How far a run got: nothing, settings alone, or the iteration of its checkpoint."""
     if not (out / "run.json").exists():
         return "nothing"
-    checkpoint = record.read_checkpoint(out)
+    checkpoint = read_checkpoint(out)
     return "settings" if checkpoint is None else checkpoint.meta["iteration"]
 
 

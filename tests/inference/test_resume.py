@@ -19,10 +19,9 @@ import hamcmc
 from hamcmc import samplers
 from hamcmc.inference import compiled as loop
 from hamcmc.inference import sample as run
-from hamcmc.store import record
-from hamcmc.store.record import RunError
+from hamcmc.store.errors import RunError
 from hamcmc.target import linear_gaussian as lg
-from tests.store.test_record import tree
+from tests.store.trees import tree
 
 
 class Crash(BaseException):
@@ -60,11 +59,11 @@ def compiled_once(monkeypatch):
         return kept[name]
 
     class Loop:
-        def __init__(self, visit):
-            self.visit = visit
+        def __init__(self, segment):
+            self.segment = segment
 
         def lower(self, *arguments):
-            once("program", lambda: self.visit.lower(*arguments).compile())
+            once("program", lambda: self.segment.lower(*arguments).compile())
             return self
 
         def compile(self):
@@ -95,9 +94,9 @@ class TestEveryWrite:
         ],
         ids=["killed", "killed while it fails", "full disk", "killed everywhere", "killed everywhere while it fails"],
     )
-    def test_cut_before_it(self, model, tmp_path, monkeypatch, compiled_once, short_visits, step_size, error, stride):
-        short_visits(4)
-        monkeypatch.setattr(record, "chunk_draws", lambda *_: 3)
+    def test_cut_before_it(self, model, tmp_path, monkeypatch, compiled_once, short_segments, step_size, error, stride):
+        short_segments(4)
+        monkeypatch.setattr("hamcmc.store.draws.chunk_draws", lambda *_: 3)
         whole = tmp_path / "whole"
         disk = Disk(monkeypatch)
 
@@ -126,8 +125,8 @@ class TestEveryWrite:
 
 
 class TestSignals:
-    def test_the_run_stops_between_visits_with_all_saved(self, draw, model, short_visits, tmp_path):
-        short_visits(15)
+    def test_the_run_stops_between_segments_with_all_saved(self, draw, model, short_segments, tmp_path):
+        short_segments(15)
         whole = draw(out=tmp_path / "whole")
         handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
 
@@ -147,14 +146,14 @@ class TestSignals:
         events = [json.loads(x)["event"] for x in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
         assert events == ["start", "interrupted", "start", "complete"]
 
-    def test_a_run_in_memory_keeps_its_draws(self, draw, short_visits):
-        short_visits(15)
+    def test_a_run_in_memory_keeps_its_draws(self, draw, short_segments):
+        short_segments(15)
         with pytest.raises(KeyboardInterrupt, match="give out= to be able to resume") as stop:
             draw(progress=lambda s: os.kill(os.getpid(), signal.SIGINT) if s.draws else None)
         assert stop.value.result.posterior["theta"].shape == (2, 5, 3)
 
-    def test_the_second_one_acts_at_once(self, request, draw, model, short_visits, tmp_path):
-        short_visits(15)
+    def test_the_second_one_acts_at_once(self, request, draw, model, short_segments, tmp_path):
+        short_segments(15)
         before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
         request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
 
@@ -169,7 +168,7 @@ class TestSignals:
         assert not isinstance(stop.value, hamcmc.Interrupted)
         hamcmc.resume(tmp_path / "run", model, jnp.zeros(3), progress=False)
 
-    def test_one_during_the_last_visit_is_not_lost(self, draw, tmp_path):
+    def test_one_during_the_last_segment_is_not_lost(self, draw, tmp_path):
         """Or Ctrl-C could not end a program that makes many short runs."""
         with pytest.raises(hamcmc.Interrupted, match="at iteration 145 of 145, which was the last"):
             draw(out=tmp_path / "run", progress=lambda s: os.kill(os.getpid(), signal.SIGINT) if s.draws else None)
@@ -182,8 +181,8 @@ class TestNonFinite:
         log_prior = lambda p: -0.5 * jnp.sum(p["calm"] ** 2) - 5e3 * jnp.sum(p["stiff"] ** 2)
         return hamcmc.Posterior(log_prior)
 
-    def test_it_stops_where_it_turned_and_keeps_the_rest(self, short_visits, tmp_path):
-        short_visits(11)
+    def test_it_stops_where_it_turned_and_keeps_the_rest(self, short_segments, tmp_path):
+        short_segments(11)
         posterior, init = self.posterior(), {"calm": jnp.zeros(2), "stiff": jnp.zeros(2)}
         schedule = lambda t: jnp.where(t < 12, 1e-5, 1e-2)  # stable, then a factor of −99 at each step
         sampler = samplers.build("sgld", posterior)
@@ -236,13 +235,13 @@ class TestNonFinite:
 
 class TestRunsThatDoNotMatch:
     @pytest.fixture
-    def begun(self, draw, short_visits, tmp_path):
-        """A run with one visit done."""
+    def begun(self, draw, short_segments, tmp_path):
+        """A run with one segment done."""
 
         def stop(status):
             raise Crash
 
-        short_visits(15)
+        short_segments(15)
 
         def begin(sampler="sgld", **changes):
             with pytest.raises(Crash):
@@ -284,9 +283,9 @@ class TestRunsThatDoNotMatch:
     def test_what_json_cannot_hold_must_be_given_again(self, begun, model):
         schedule = optax.exponential_decay(1e-3, 10, 0.99)
         out = begun(samplers.build("sgld", model), step_size=schedule)
-        with pytest.raises(RunError, match=r"a sampler that run.json cannot hold: give it to resume"):
+        with pytest.raises(RunError, match=r"a sampler that run.json cannot hold: give sampler to resume"):
             self.resume(out, model)
-        with pytest.raises(RunError, match="a step-size schedule of its own: give it to resume"):
+        with pytest.raises(RunError, match=r"a step-size schedule that run.json cannot hold: give step_size to resume"):
             self.resume(out, model, sampler=samplers.build("sgld", model))
         assert self.resume(out, model, sampler=samplers.build("sgld", model), step_size=schedule).draws == 40
 
@@ -342,14 +341,14 @@ class TestRunsThatDoNotMatch:
         assert tree(tmp_path / "run") == before
 
 
-def test_a_disk_that_is_really_full(draw, model, short_visits, tmp_path):
+def test_a_disk_that_is_really_full(draw, model, short_segments, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = lambda *options: subprocess.run(["mount", *options], capture_output=True).returncode == 0
     if not mount("-t", "tmpfs", "-o", "size=160k", "tmpfs", str(disk)):
         pytest.skip("mounting a small disk is not permitted here")
     try:
-        short_visits(500)
+        short_segments(500)
         settings = {"num_samples": 4000, "thin": 1, "checkpoint_seconds": 0}
         with pytest.raises(RunError, match=f"no room left on the disk of {disk}/run"):
             draw(out=disk / "run", **settings)

@@ -61,11 +61,11 @@ def test_chains_differ_and_each_is_itself_run_alone(draw):
 
 
 @pytest.mark.parametrize("thin", [1, 3, 20])
-def test_draws_do_not_depend_on_the_length_of_a_visit(draw, short_visits, thin):
-    """A visit of 7 is shorter than thin = 20, and cuts across warm-up, draws and chunks."""
+def test_draws_do_not_depend_on_the_length_of_a_segment(draw, short_segments, thin):
+    """A segment of 7 is shorter than thin = 20, and cuts across warm-up, draws and chunks."""
     settings = {"thin": thin, "num_samples": 10, "warmup": 25}
     whole = draw(**settings)
-    short_visits(7)
+    short_segments(7)
     statuses = []
     cut = draw(**settings, progress=statuses.append)
     assert len(statuses) > 5
@@ -76,7 +76,7 @@ def test_draws_do_not_depend_on_the_length_of_a_visit(draw, short_visits, thin):
     assert_allclose(cut.variance["theta"], whole.variance["theta"], rtol=1e-4)
 
 
-def test_running_moments_are_those_of_all_iterations(draw, short_visits, x64):
+def test_running_moments_are_those_of_all_iterations(draw, short_segments, x64):
     """Thinned draws, but moments of every iteration after warm-up, weighted by ε."""
     schedule = hamcmc.Polynomial(1e-5, 0.6)
     settings = {"step_size": schedule, "warmup": 30, "batch_size": 50}
@@ -85,7 +85,7 @@ def test_running_moments_are_those_of_all_iterations(draw, short_visits, x64):
     assert theta.dtype == np.float64
     mean = np.einsum("t,ctd->cd", w, theta) / w.sum()
     variance = np.einsum("t,ctd->cd", w, (theta - mean[:, None]) ** 2) / w.sum()
-    short_visits(11)
+    short_segments(11)
     for result in (every, draw(**settings, thin=4, num_samples=30)):
         assert_allclose(result.mean["theta"], mean.mean(0), rtol=1e-10)
         assert_allclose(result.variance["theta"], variance.mean(0) + mean.var(0), rtol=1e-10)
@@ -104,8 +104,8 @@ def test_step_sizes_stand_beside_their_draws(draw, schedule, expected):
     assert_allclose(result.weights, expected(np.arange(13, 90, 4)), rtol=1e-5)
 
 
-def test_stored_gradients_are_those_of_a_fresh_minibatch(model, draw, short_visits):
-    short_visits(10)
+def test_stored_gradients_are_those_of_a_fresh_minibatch(model, draw, short_segments):
+    short_segments(10)
     result = draw(store_gradients=True, num_samples=8, seed=3)
     keys = loop.keys(3, 2)
     for chain in range(2):
@@ -171,8 +171,8 @@ def test_minibatches_without_replacement_reach_the_exact_mean(model, draw):
     assert_allclose(walks, draw(batch_size=None).posterior["theta"], rtol=1e-3, atol=1e-4)
 
 
-def test_status_tells_where_the_run_is(draw, short_visits):
-    short_visits(10)
+def test_status_tells_where_the_run_is(draw, short_segments):
+    short_segments(10)
     seen = []
     draw("hamcmc", progress=seen.append, step_size=hamcmc.Polynomial(1e-5))
     assert [s.iteration for s in seen[:4]] == [10, 20, 25, 34]  # to the end of warm-up, then whole draws
@@ -188,8 +188,8 @@ def test_status_tells_where_the_run_is(draw, short_visits):
     assert seen[-1].acceptance is None
 
 
-def test_the_bar_shows_rate_step_size_and_pairs(draw, short_visits, monkeypatch):
-    short_visits(20)
+def test_the_bar_shows_rate_step_size_and_pairs(draw, short_segments, monkeypatch):
+    short_segments(20)
     shown = io.StringIO()
     monkeypatch.setattr("sys.stderr", shown)
     draw("hamcmc", progress=True)
@@ -221,8 +221,8 @@ def test_a_run_in_arviz(draw, tmp_path):
     assert again.meta["status"] == "complete"
 
 
-def test_a_run_can_be_read_while_it_goes_on(draw, short_visits, tmp_path):
-    short_visits(30)
+def test_a_run_can_be_read_while_it_goes_on(draw, short_segments, tmp_path):
+    short_segments(30)
     seen = []
 
     def look(status):
@@ -240,12 +240,32 @@ def test_a_run_can_be_read_while_it_goes_on(draw, short_visits, tmp_path):
         assert_array_equal(theta, result.posterior["theta"][:, :n])
 
 
-def test_a_draw_may_take_several_visits(draw, short_visits):
-    """Visits shorter than thin store nothing until the draw is complete."""
-    short_visits(5)
+def test_a_draw_may_take_several_segments(draw, short_segments):
+    """Segments shorter than thin store nothing until the draw is complete."""
+    short_segments(5)
     result = draw(thin=12, num_samples=4, store_gradients=True)
     assert result.gradients["theta"].shape == (2, 4, 3)
     assert np.isfinite(result.gradients["theta"]).all()
+
+
+def test_a_sampler_may_be_made_from_the_posterior(model, draw):
+    named = draw("hamcmc", memory=2)
+    made = draw(lambda target: hamcmc.hamcmc(target.grad, memory=2))
+    assert_array_equal(made.posterior["theta"], named.posterior["theta"])
+    assert made.settings["options"] is None
+    assert {k: made.settings[k] for k in ("replicas", "interleaved", "pairs")} == {
+        "replicas": 1,
+        "interleaved": 2,
+        "pairs": 1,
+    }
+
+
+def test_a_result_introduces_itself(draw):
+    result = draw("hamcmc", NESTED, posterior=nested_posterior(), step_size=1e-4, batch_size=20)
+    assert repr(result) == "<Result of hamcmc, complete: 2 chains × 40 draws; b: (), inner.c: (2,), inner.s: ()>"
+    html = result._repr_html_()
+    assert html.startswith("<p>hamcmc, complete: 2 chains × 40 draws</p><table>")
+    assert "<tr><td>inner.c</td><td>(2,)</td></tr>" in html
 
 
 def test_arviz_gets_interleaved_chains_apart(draw):

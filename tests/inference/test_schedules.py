@@ -81,11 +81,11 @@ class TestCyclical:
         with pytest.raises(ValueError, match="floor must be"):
             hamcmc.Cyclical(1.0, 5, floor=1.0)
 
-    def test_a_run_keeps_it_and_resume_knows_it(self, draw, model, short_visits, tmp_path):
+    def test_a_run_keeps_it_and_resume_knows_it(self, draw, model, short_segments, tmp_path):
         def stop(_):
             raise KeyboardInterrupt
 
-        short_visits(15)
+        short_segments(15)
         schedule = hamcmc.Cyclical(2e-3, 30)
         with pytest.raises(KeyboardInterrupt):
             draw(step_size=schedule, out=tmp_path / "run", progress=stop)

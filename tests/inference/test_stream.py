@@ -48,7 +48,7 @@ def test_streamed_draws_are_those_from_memory(model, draw, on_disk, monkeypatch,
     assert streamed.streamed
     reads.clear()
     cut = draw(name, posterior=streamed, replace=replace)
-    assert cut.settings["visit"] == 9
+    assert cut.settings["segment"] == 9
     assert_array_equal(cut.posterior["theta"], whole.posterior["theta"])
     assert 0 < max(reads) <= stream.HELD_BYTES
     assert cut.settings["data_checksum"] == whole.settings["data_checksum"]

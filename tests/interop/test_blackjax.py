@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import hamcmc
 from hamcmc.interop import from_blackjax, to_blackjax
 from hamcmc.interop.blackjax import _hyper_parameters, _name
-from hamcmc.store.record import RunError
+from hamcmc.store.errors import RunError
 from hamcmc.target import linear_gaussian
 from tests.mutation import mutant
 from tests.samplers.targets import Gaussian, Z, final_positions
@@ -75,9 +75,9 @@ class TestOursInTheirLoop:
     def test_schedules_and_permutations(self, model):
         seen = []
         probe = hamcmc.Sampler(
-            lambda position: hamcmc.sgld(model.grad).init(position),
-            lambda key, state, batch, step_size: (state._replace(step=state.step + 1), (batch, step_size)),
-            {},
+            init=lambda position: hamcmc.sgld(model.grad).init(position),
+            step=lambda key, state, batch, step_size: (state._replace(step=state.step + 1), (batch, step_size)),
+            settings={},
         )
         schedule = hamcmc.Polynomial(0.1, 0.5)
         algorithm = to_blackjax(probe, model, step_size=schedule, batch_size=250, replace=False)
@@ -154,9 +154,9 @@ class TestTheirsInOurLoop:
 
 
 class TestResume:
-    def test_to_the_same_draws(self, draw, model, short_visits, tmp_path):
+    def test_to_the_same_draws(self, draw, model, short_segments, tmp_path):
         sampler = lambda alpha: from_blackjax(blackjax.sgnht(model.grad, alpha=alpha))
-        short_visits(20)
+        short_segments(20)
         settings = {"step_size": 1e-2, "num_samples": 30}
         whole = draw(sampler(1.0), **settings)
         stop = lambda status: os.kill(os.getpid(), signal.SIGINT) if status.iteration >= 60 else None

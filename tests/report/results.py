@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from hamcmc.store.record import Array, Checkpoint, Directory, Draws
-from hamcmc.store.result import Result
+from hamcmc.diagnostics.result import Result
+from hamcmc.store.checkpoint import Checkpoint
+from hamcmc.store.directory import Directory
+from hamcmc.store.draws import Array, Draws
 
 
 def make_result(
@@ -51,6 +53,9 @@ def settings_of(arrays: list[Array], chains: int, draws: int) -> dict[str, Any]:
         "options": None,
         "notes": {},
         "sampler": {"sampler": "sgld"},
+        "replicas": 1,
+        "interleaved": 1,
+        "pairs": 0,
         "step_size": {"schedule": "constant", "step_size": 1.0},
         "arrays": [a._asdict() for a in arrays],
         "data_checksum": None,

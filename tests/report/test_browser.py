@@ -16,7 +16,8 @@ from hamcmc.report import denoise, factorization, watch, write_report
 from hamcmc.speech import audio
 from hamcmc.speech.file import Done, Pooled
 from hamcmc.speech.metrics import Scores
-from hamcmc.store.record import Checkpoint, Directory
+from hamcmc.store.checkpoint import Checkpoint
+from hamcmc.store.directory import Directory
 from tests.factorization.test_report import META, fake
 from tests.report.results import Growing, make_result
 

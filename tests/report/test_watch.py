@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from hamcmc.cli.app import app
 from hamcmc.report import watch
-from hamcmc.store.record import Directory
+from hamcmc.store.directory import Directory
 from tests.factorization.test_report import META, fake
 from tests.report.results import Growing
 from tests.report.test_report import Page

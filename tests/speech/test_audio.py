@@ -11,7 +11,7 @@ import pytest
 import soundfile as sf
 
 from hamcmc.speech import audio
-from hamcmc.store.record import RunError
+from hamcmc.store.errors import RunError
 
 RATE = 8000
 

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from hamcmc.inference.compiled import Moments
-from hamcmc.store.moments import RunningMoments, summary
+from hamcmc.store.moments import Moments, RunningMoments, summary
 
 
-def visits(rng, offset, lengths, dtype):
-    """(values, weights) of each visit, 2 chains of 3 numbers, and their sums about a shift as the loop makes them."""
+def segments(rng, offset, lengths, dtype):
+    """(values, weights) of each segment, 2 chains of 3 numbers, and their sums about a shift as the loop makes them."""
     for n in lengths:
         x = (offset + rng.standard_normal((n, 2, 3))).astype(dtype)
         w = rng.uniform(0.1, 1, n).astype(dtype)
@@ -22,7 +21,7 @@ def visits(rng, offset, lengths, dtype):
 def test_merged_sums_are_weighted_moments(dtype, rtol):
     """Far from zero, where the difference of two large sums would lose every digit in single precision."""
     running = RunningMoments(["x"], [(2, 3)])
-    found = list(visits(np.random.default_rng(0), 1e4, [50, 1, 30, 200], dtype))
+    found = list(segments(np.random.default_rng(0), 1e4, [50, 1, 30, 200], dtype))
     for _, _, sums in found:
         running.add(sums)
     x = np.concatenate([v[0] for v in found]).astype(np.float64)
@@ -36,7 +35,7 @@ def test_merged_sums_are_weighted_moments(dtype, rtol):
 
 def test_a_checkpoint_keeps_every_bit():
     a, b = RunningMoments(["x"], [(2, 3)]), RunningMoments(["x"], [(2, 3)])
-    sums = [v[2] for v in visits(np.random.default_rng(1), 3.0, [7, 9], np.float32)]
+    sums = [v[2] for v in segments(np.random.default_rng(1), 3.0, [7, 9], np.float32)]
     a.add(sums[0])
     b.unpack(a.pack())
     a.add(sums[1])

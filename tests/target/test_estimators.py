@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import hamcmc
 from hamcmc import samplers
-from hamcmc.store.record import RunError
+from hamcmc.store.errors import RunError
 from hamcmc.target import linear_gaussian as lg
 from tests.mutation import mutant
 from tests.samplers.targets import Gaussian, Z, final_positions
@@ -207,7 +207,7 @@ def test_replicas_that_share_a_minibatch_share_the_anchor():
     assert work(reduced)["flops"] < 1.1 * work(posterior)["flops"]
 
 
-def test_run_and_resume(draw, model, short_visits, tmp_path):
+def test_run_and_resume(draw, model, short_segments, tmp_path):
     """run.json tells of both; another mode is refused; all gradients are counted."""
 
     class Stop(BaseException):
@@ -216,7 +216,7 @@ def test_run_and_resume(draw, model, short_visits, tmp_path):
     def stop(_):
         raise Stop
 
-    short_visits(15)
+    short_segments(15)
     reduced = hamcmc.control_variate(model, jnp.array([0.1, 0.2, 0.7]))
     out = tmp_path / "run"
     with pytest.raises(Stop):

@@ -1,7 +1,8 @@
 """The kernel Stein discrepancy: how far draws are from a density known by the gradient of its log."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,10 @@ import numpy as np
 from jax import Array, lax
 
 from hamcmc import _check
+from hamcmc.store.result import StoredRun
+from hamcmc.target.posterior import Posterior
+
+PyTree = Any
 
 
 class Discrepancy(NamedTuple):
@@ -16,9 +21,10 @@ class Discrepancy(NamedTuple):
 
     Attributes:
         squared: the estimate of KSD². As a U-statistic it can be negative.
-        null_sd: the U-statistic's standard deviation if the draws were independent and exact: beyond a few of them the
-            draws are not from the target (or are strongly autocorrelated).
-        draws: how many draws it was computed from.
+        null_sd: the standard deviation that the U-statistic would have if the draws were independent and exact. An
+            estimate of several times this size shows that the draws are not from the target, or that they are strongly
+            autocorrelated.
+        draws: the number of draws that it was computed from.
     """
 
     squared: float
@@ -49,21 +55,23 @@ def ksd(
 
     whose expectation is 0 if the draws are from p, and above 0 otherwise.
 
-    The U-statistic leaves out the pairs of a draw with itself. k₀ is bilinear in (g_x, 1) and (g_y, 1), so stochastic
-    gradients, whose noise has mean zero and is independent of the draws and between draws, leave the expectation of
-    each other pair as it is: U is unbiased with them, too. A draw's pair with itself has g_xᵀg_x, which takes up the
-    noise's variance, so V wants exact gradients. V is a norm, never negative, and off by E k₀(x, x) / n.
+    The U-statistic leaves out the pairs of a draw with itself. k₀ is bilinear in (g_x, 1) and (g_y, 1). Noise in the
+    gradients that has mean zero, and is independent of the draws and between draws, therefore leaves the expectation of
+    all other pairs unchanged: U stays unbiased with stochastic gradients. The pair of a draw with itself contains
+    g_xᵀg_x, which picks up the variance of the noise, so V needs exact gradients. V is a norm: it is never negative,
+    and it is too large by E k₀(x, x) / n.
 
-    Autocorrelation raises both by about E k₀(x, x) / ESS: thin first to compare runs. Power falls with the dimension,
-    because distances concentrate: of 1000 coordinates, all with an sd 5 % too large, 2000 draws show nothing.
+    Autocorrelation raises both statistics by about E k₀(x, x) / ESS: thin the draws before you compare runs. The power
+    falls with the dimension, because distances concentrate: if all of 1000 coordinates have an sd that is 5 % too
+    large, 2000 draws show nothing.
 
     Args:
         draws: (n, D), unconstrained.
         gradients: (n, D), of the log-density at the draws.
         weights: (n,), such as step sizes; None for equal ones.
         c: scale of the kernel, above 0.
-        beta: its exponent, in (−1, 0).
-        max_draws: of more draws than these, evenly spaced ones are taken.
+        beta: exponent of the kernel, in (−1, 0).
+        max_draws: if there are more draws, this many evenly spaced ones are used.
         statistic: ``"U"`` or ``"V"``.
 
     References:
@@ -89,7 +97,7 @@ def ksd(
         if not np.isfinite(array).all():
             raise ValueError(f"{name} has entries that are NaN or infinite")
 
-    # Centred, because the kernel knows only differences, which single precision then keeps.
+    # Centred: the kernel depends on differences only, and single precision then keeps them.
     sums = _stein_sums(jnp.asarray(x - x.mean(0)), jnp.asarray(g), jnp.asarray(w * len(w)), float(c), float(beta))
     off_diagonal, squares, diagonal = sums / len(w) ** 2
     squares /= len(w) ** 2
@@ -101,7 +109,11 @@ def ksd(
 def stein_kernel(x: Array, y: Array, g_x: Array, g_y: Array, c: float, beta: float) -> Array:
     """k₀ of rows x (n, D) against rows y (m, D): (n, m), by matrix products."""
     dot = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
-    own = lambda a, b: jnp.sum(a * b, axis=1)
+
+    def own(a: Array, b: Array) -> Array:
+        """The inner product of each row of a with the same row of b."""
+        return jnp.sum(a * b, axis=1)
+
     d = x.shape[1]
     r2 = jnp.maximum(own(x, x)[:, None] + own(y, y)[None, :] - 2 * dot(x, y.T), 0.0)
     q = c**2 + r2
@@ -111,7 +123,7 @@ def stein_kernel(x: Array, y: Array, g_x: Array, g_y: Array, c: float, beta: flo
 
 
 def _stein_sums(x: Array, g: Array, w: Array, c: float, beta: float, block: int = 512) -> np.ndarray:
-    """Σ_{i≠j} w w k₀, Σ_{i≠j} (w w k₀)² and Σ_i w² k₀(x_i, x_i), by blocks of pairs, which bound the memory."""
+    """Σ_{i≠j} w w k₀, Σ_{i≠j} (w w k₀)² and Σ_i w² k₀(x_i, x_i), by blocks of pairs to bound the memory."""
     parts = [tuple(a[i : i + block] for a in (x, g, w)) for i in range(0, len(x), block)]
     total = np.zeros(3)
     for i, left in enumerate(parts):
@@ -124,6 +136,7 @@ def _stein_sums(x: Array, g: Array, w: Array, c: float, beta: float, block: int 
 
 @partial(jax.jit, static_argnames="same")
 def _block_sums(left: tuple, right: tuple, c: float, beta: float, *, same: bool) -> Array:
+    """The three sums of :func:`_stein_sums` over one block of pairs; `same` if it lies on the diagonal."""
     (x, g_x, w_x), (y, g_y, w_y) = left, right
     terms = w_x[:, None] * w_y[None, :] * stein_kernel(x, y, g_x, g_y, c, beta)
     own = jnp.diag(terms) if same else jnp.zeros(1)
@@ -132,5 +145,97 @@ def _block_sums(left: tuple, right: tuple, c: float, beta: float, *, same: bool)
 
 
 def spread(n: int, most: int) -> np.ndarray:
-    """Indices of at most `most` of n things, evenly spaced, each the middle of its share."""
+    """Evenly spaced indices of at most `most` out of n things, each in the middle of its share."""
     return np.arange(n) if n <= most else ((np.arange(most) + 0.5) * n / most).astype(int)
+
+
+# --- of a run ---
+
+
+def ksd_of(
+    result: StoredRun,
+    posterior: Posterior | None = None,
+    *,
+    init: PyTree | Callable[[jax.Array], PyTree] | None = None,
+    scale: bool = True,
+    max_draws: int = 2000,
+    **options: Any,
+) -> Discrepancy:
+    """Kernel Stein discrepancy of a run, pooled over chains and weighted by step sizes.
+
+    It uses the stored gradients (``store_gradients=True`` in :func:`hamcmc.sample`). For a run without them, the
+    posterior computes gradients on all data at the draws that are used, at most `max_draws`.
+
+    The discrepancy is computed in the unconstrained space, like the samplers' gradients. Mirrored parameters are taken
+    as they are, which is right only if their density vanishes at the boundary.
+
+    Args:
+        result: a run.
+        posterior: needed if gradients were not stored, or if parameters have a support by bijection.
+        init: as given to :func:`hamcmc.sample`; needed if a position is neither an array nor a flat dict of arrays.
+        scale: divide each coordinate by the sd of its draws and multiply its gradient by it. The kernel then treats all
+            coordinates alike, and the value does not depend on units.
+        max_draws: if there are more draws, this many evenly spaced ones are used.
+        **options: `c`, `beta` and `statistic` of :func:`hamcmc.diagnostics.ksd`.
+    """
+    stored = bool(result.settings["store_gradients"])
+    if not stored and posterior is None:
+        raise ValueError("the run has no stored gradients: give its posterior, or sample with store_gradients=True")
+    chains, names = result.settings["chains"], list(result.shapes)
+    when = spread(result.draws, max(_check.at_least("max_draws", max_draws, 2) // chains, 1))
+
+    def read(group: str) -> list[np.ndarray]:
+        """The chosen draws of every parameter, pooled over chains."""
+        arrays = [result.read_at(f"{group}/{n}", when) for n in names]
+        return [a.reshape(-1, *a.shape[2:]) for a in arrays]
+
+    positions: PyTree = read("posterior")
+    if posterior is not None:
+        tree = _structure(posterior, names, positions, init).unflatten(positions)
+        positions = jax.vmap(posterior.unconstrain_unchecked)(tree)
+    gradients = read("gradients") if stored or posterior is None else _full_gradients(posterior, positions)
+    x, g = _flat(positions), _flat(gradients)
+    if scale and len(x):
+        sd = x.std(0)
+        sd[sd == 0] = 1.0
+        x, g = x / sd, g * sd
+    return ksd(x, g, np.tile(result.weights[when], chains), max_draws=max(max_draws, len(x)), **options)
+
+
+def _flat(tree: PyTree) -> np.ndarray:
+    """Leaves with a leading axis of draws as one matrix (draw, coordinate) in double precision."""
+    return np.concatenate([np.asarray(a, np.float64).reshape(len(a), -1) for a in jax.tree.leaves(tree)], 1)
+
+
+def _structure(posterior: Posterior, names: list[str], leaves: list[np.ndarray], init: Any) -> jax.tree_util.PyTreeDef:
+    """The tree structure of a position, which a run does not record."""
+    if init is not None:
+        return jax.tree.structure(init(jax.random.key(0)) if callable(init) else init)
+    one = dict(zip(names, (jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in leaves)))
+    if names == ["theta"]:  # a bare array is called so, and so may be a key
+        try:
+            jax.eval_shape(posterior.log_prior, one["theta"])
+        except Exception:
+            return jax.tree.structure(one)
+        return jax.tree.structure(one["theta"])
+    if any("." in n for n in names) or names != sorted(names):
+        raise ValueError(f"the position is not a flat dict ({', '.join(names)}): give init, which shows its structure")
+    return jax.tree.structure(one)
+
+
+def _full_gradients(posterior: Posterior, positions: PyTree, rows: int = 8192) -> PyTree:
+    """Gradients of the log-density on all data at each of the positions (leading axis)."""
+    if posterior.size == 0:
+        return jax.jit(partial(lax.map, posterior.grad))(positions)
+
+    @jax.jit
+    def of_part(positions: PyTree, part: PyTree) -> PyTree:
+        """The mean likelihood gradient over part of the data at each position."""
+        return lax.map(lambda p: posterior.mean_likelihood_grad(p, part), positions)
+
+    mean = jax.tree.map(jnp.zeros_like, positions)
+    for start in range(0, posterior.size, rows):
+        part = jax.tree.map(lambda a, start=start: jnp.asarray(a[start : start + rows]), posterior.data)
+        share = min(rows, posterior.size - start) / posterior.size
+        mean = jax.tree.map(lambda m, g, share=share: m + share * g, mean, of_part(positions, part))
+    return jax.vmap(posterior.combine)(positions, mean)

@@ -16,8 +16,8 @@ from pathlib import Path
 import jax
 
 from hamcmc.inference.driver import signals
+from hamcmc.store.checkpoint import read_checkpoint
 from hamcmc.store.errors import Interrupted, NonFinite, RunError
-from hamcmc.store.record import read_checkpoint
 
 HEARTBEAT = 20  # seconds after which a silent process counts as dead
 FAILED = 1  # exit code of a worker with an error that another start would meet again

@@ -151,7 +151,7 @@ class PartTarget:
             """The gradient on one side."""
             precision, centre = prior[s]
             pull = precision * (centre - position[s] * p.root[s]) * p.mask[s] * p.root[s]
-            return unbiased(pull, mean_grad[s], self.size).astype(position[s].dtype)
+            return unbiased(pull, mean_grad[s], self.size, likelihood_first=True).astype(position[s].dtype)
 
         return {s: side(s) for s in SIDES}
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hamcmc.factorization.native import Blocks
-from hamcmc.store.record import guard_disk
+from hamcmc.store.files import guard_disk
 
 LANES = 16  # a row block's ratings are padded to a multiple of it, so that each row block is aligned in memory
 

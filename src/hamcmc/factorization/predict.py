@@ -18,7 +18,11 @@ from hamcmc import _check
 from hamcmc.factorization import ratings as ratings_files
 from hamcmc.factorization.mixture import mixture_quantile
 from hamcmc.factorization.ratings import Ratings, RatingsError
-from hamcmc.store.record import Array, Draws, RunError, open_store, read_checkpoint, read_settings, reading, require
+from hamcmc.store.checkpoint import read_checkpoint
+from hamcmc.store.draws import Array, Draws, open_store
+from hamcmc.store.errors import RunError
+from hamcmc.store.files import reading, require
+from hamcmc.store.settings import read_settings
 
 ENTRIES = 2**24  # draws × pairs held at once
 SMALL = ("W_mean", "W_precision", "H_mean", "H_precision", "noise_precision")

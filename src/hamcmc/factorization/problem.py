@@ -1,5 +1,6 @@
 """What a factorization is asked to do: arguments checked, settings completed, ratings split and cut into blocks."""
 
+import math
 import os
 import platform
 from collections.abc import Mapping
@@ -20,8 +21,8 @@ from hamcmc.factorization.partition import Partition, arrange, partition
 from hamcmc.factorization.ratings import Ratings
 from hamcmc.factorization.recipes import RECIPES, make_sampler
 from hamcmc.samplers.base import WHOLE
+from hamcmc.store.settings import FORMAT
 
-FORMAT = 2  # of run.json; 0.1.0 wrote none
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -125,6 +126,9 @@ def pose(ratings: Ratings, request: Request) -> Problem:
         "threads": r.threads or os.cpu_count() or 1,
         "chains": sampler.replicas,
         "ensembles": 1,
+        "replicas": sampler.replicas,
+        "interleaved": sampler.interleaved // math.gcd(sampler.interleaved, r.steps),  # draws are whole sweeps apart
+        "pairs": sampler.pairs,
         "arrays": [a._asdict() | {"shape": list(a.shape)} for a in recorded.arrays(columns, shape)],
         "data_checksum": files.checksum(ratings),
         "versions": {"python": platform.python_version()} | {p: version(p) for p in ("hamcmc", "jax", "numpy", "zarr")},

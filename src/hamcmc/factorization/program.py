@@ -20,7 +20,7 @@ from hamcmc.factorization.recipes import make_sampler
 from hamcmc.factorization.sharded import Carry, Data, Trace
 from hamcmc.inference.driver import Broken
 from hamcmc.inference.progress import Status
-from hamcmc.store import record
+from hamcmc.store.checkpoint import pack, unpack
 
 PyTree = Any
 
@@ -82,11 +82,11 @@ class FactorizationProgram:
 
     def pack(self, going: bool) -> dict[str, np.ndarray]:
         """The carry, where the run goes on. All processes must call this together."""
-        return record.pack(self._whole(self.carry), "carry") if going else {}
+        return pack(self._whole(self.carry), "carry") if going else {}
 
     def unpack(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
         """Continue from a checkpoint, on the devices of today."""
-        carry = record.unpack(arrays, "carry", self.carry)
+        carry = unpack(arrays, "carry", self.carry)
         self.carry = shard(self.sweeps.mesh, carry, sharded.carry_specs(carry))
         self.iteration, self.seconds = meta["iteration"], meta["seconds"]
 

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hamcmc import _check
+from hamcmc._require import needs
 from hamcmc.factorization.table import RatingsError, Table, first_line
-from hamcmc.store.record import guard_disk, reading
+from hamcmc.store.files import guard_disk, reading, replacing
 
 DUPLICATES = ("last", "mean", "error")
 BLOCK = 2**22  # entries hashed or written at once
@@ -117,7 +118,8 @@ def read_pairs(
 @contextlib.contextmanager
 def _parsing(path: str | os.PathLike) -> Iterator[None]:
     """Turn whatever polars or a decompressor raises into a :class:`RatingsError`."""
-    import polars as pl
+    with needs("polars", "ratings"):
+        import polars as pl
 
     with reading(path, "cannot be read", RatingsError):
         try:
@@ -193,12 +195,8 @@ def save(ratings: Ratings, directory: str | os.PathLike) -> None:
     with guard_disk(directory):
         directory.mkdir(parents=True, exist_ok=True)
         for name, array in _arrays(ratings).items():
-            temporary = directory / f"{name}.npy.partial"
-            with open(temporary, "wb") as f:
+            with replacing(directory / f"{name}.npy") as temporary, open(temporary, "xb") as f:
                 np.save(f, array, allow_pickle=False)
-                f.flush()
-                os.fsync(f.fileno())
-            os.replace(temporary, directory / f"{name}.npy")
 
 
 def load(directory: str | os.PathLike) -> Ratings:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from hamcmc.factorization.model import SIDES, Hyper, Layout
-from hamcmc.store.record import Array
+from hamcmc.store.draws import Array
 
 
 def arrays(columns: Layout, shape: tuple[int, int]) -> list[Array]:

@@ -23,10 +23,13 @@ from hamcmc.factorization.program import FactorizationProgram, agreed
 from hamcmc.factorization.ratings import Ratings
 from hamcmc.inference.driver import drive
 from hamcmc.inference.progress import Progress
-from hamcmc.store import record
+from hamcmc.store.checkpoint import read_checkpoint
+from hamcmc.store.directory import Directory
+from hamcmc.store.draws import Array, Draws
 from hamcmc.store.errors import Interrupted, NonFinite, RunError
-from hamcmc.store.record import Array, Directory, Draws
+from hamcmc.store.files import reading
 from hamcmc.store.recorder import Recorder
+from hamcmc.store.settings import read_settings
 
 
 @renamed(samples="num_samples", burn_in="warmup")
@@ -164,7 +167,7 @@ def proceed(
         return load(path)
     if callable(progress):
         raise ValueError("progress must be True, False or None: several processes cannot call a function of this one")
-    _check_divides(processes, record.read_settings(path).get("blocks", 1))
+    _check_divides(processes, read_settings(path).get("blocks", 1))
     quiet = ("--quiet",) if progress is False else ()
     arguments = (f"--checkpoint-seconds={checkpoint_seconds}", *quiet)
     launch.launch(path, processes, arguments=arguments, restarts=restarts)
@@ -180,12 +183,12 @@ def run_here(
 ) -> None:
     """Do this process's share of a prepared run, from its last checkpoint on. Every process of the run calls this."""
     path = Path(path)
-    settings = record.read_settings(path)
+    settings = read_settings(path)
     if settings.get("kind") != "factorization":
         raise RunError(f"{path} is not a factorization run")
-    with record.reading(path / "blocks", "is missing or damaged"):
+    with reading(path / "blocks", "is missing or damaged"):
         p, train, test = partition.load(path / "blocks")
-    checkpoint = record.read_checkpoint(path)
+    checkpoint = read_checkpoint(path)
     if checkpoint is not None and checkpoint.meta["status"] == "failed":
         raise RunError(f"{path} cannot be resumed: {checkpoint.meta['message']}")
     if checkpoint is not None and checkpoint.meta["status"] != "running":

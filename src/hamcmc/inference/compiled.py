@@ -1,8 +1,8 @@
-"""The compiled part of a run: many iterations of many chains between two visits of the host.
+"""The compiled loop: one segment of a run, which is many iterations of many chains between two looks of the host.
 
-One program serves warm-up and sampling, whatever their lengths: trip counts are arguments. Random numbers are functions
+One program serves warm-up and sampling of any length, because trip counts are arguments. Random numbers are functions
 of (seed, chain, iteration), so draws do not depend on where a run was cut. Keys and minibatch indices are drawn for
-a block of iterations at once, which for small models is most of the cost of an iteration.
+a block of iterations at once; for small models they are most of the cost of an iteration.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from hamcmc.samplers.base import Sampler
+from hamcmc.store.moments import Moments
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
 
@@ -28,31 +29,27 @@ class Keys(NamedTuple):
     gradient: Array
 
 
-class Moments(NamedTuple):
-    """Weighted sums over a visit, of parameters less `shift`: Σw, Σw(x−c), Σw(x−c)²."""
+class Segment(NamedTuple):
+    """The outcome of a segment. Leaves have a leading chain axis; the buffers `draws` and `infos` are (slot, chain, …).
 
-    shift: PyTree
-    weight: Array
-    first: PyTree
-    second: PyTree
-
-
-class Visit(NamedTuple):
-    """What a visit leaves behind. Leaves have a leading chain axis; buffers (slot, chain, …).
-
-    The replicas of an ensemble count as chains in draws and moments; state, infos and bad_since have the ensemble.
+    In `draws` and `moments` each replica of an ensemble is a chain; `state`, `infos` and `bad_since` have one entry for
+    the whole ensemble.
     """
 
     state: Any
     draws: PyTree
     infos: PyTree
     moments: Moments
-    bad_since: Array  # (chain, leaf): iteration at which a parameter turned non-finite, or −1
+    bad_since: Array  # (chain, leaf): the iteration at which a parameter became non-finite, or −1
 
 
 def keys(seed: int, chains: int, replicas: int = 1) -> Keys:
-    """The keys of a run: one for each chain; to start and to take gradients at draws, one for each of its replicas."""
-    many = lambda key, n: jax.vmap(lambda c: jax.random.fold_in(key, c))(jnp.arange(n))
+    """The keys of a run: one per chain for minibatches and steps, one per replica for starts and stored gradients."""
+
+    def many(key: Array, n: int) -> Array:
+        """n keys from one."""
+        return jax.vmap(lambda c: jax.random.fold_in(key, c))(jnp.arange(n))
+
     batch, step, start, gradient = jax.random.split(jax.random.key(seed), len(Keys._fields))
     return Keys(
         many(batch, chains), many(step, chains), many(start, chains * replicas), many(gradient, chains * replicas)
@@ -70,11 +67,11 @@ def build(
     thin: int,
     slots: int,
 ) -> Any:
-    """Compile ``visit(data, state, keys, begin, end, origin, collect)``.
+    """Build the compiled ``segment(data, state, keys, begin, end, origin, collect) -> Segment``.
 
-    It runs iterations begin … end−1. The draw of iteration t goes to slot ``(t − origin) // thin``, where the last
-    one written stays; `collect` switches the moments on. For a streamed posterior `data` holds the visit's minibatches,
-    (iteration, chain, n, …).
+    It runs iterations begin … end−1. The draw of iteration t goes to slot ``(t − origin) // thin``, and later
+    iterations overwrite it; `collect` switches the moments on. For a streamed posterior `data` holds the minibatches of
+    the segment, (iteration, chain, n, …). The arrays of `state` are donated.
     """
     sharing = None if batch_size is None else 0  # whether chains share the minibatch: all of the data
     block = 128 if batch_size is None else max(1, min(256, 2**20 // (chains * batch_size)))
@@ -83,28 +80,33 @@ def build(
     constrain = jax.vmap(posterior.constrain) if ensemble else posterior.constrain
 
     def one(key, state, batch, step_size):
+        """A step of one chain, or of one ensemble."""
         state, info = sampler.step(key, state, batch, step_size)
         theta = constrain(state.position)  # exp(u) may overflow before u does
         return state, info, theta, finite_leaves(state.position) & finite_leaves(theta)
 
-    merged = lambda theta: jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), theta) if ensemble else theta
+    def merged(theta):
+        """Replicas as chains."""
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), theta) if ensemble else theta
+
     each = over_chains(one, (0, 0, sharing, None), chains)
     at = over_chains(lambda state: constrain(state.position), (0,), chains)
-    parameters = lambda state: merged(at(state))
 
     def step(*args):
+        """A step of all chains."""
         state, info, theta, finite = each(*args)
         return state, info, merged(theta), finite
 
     def fetch(data, indices, i, t, begin):
+        """The minibatches of iteration t, the i-th of its block."""
         if batch_size is None:
             return data
         if posterior.streamed:
             return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, t - begin, 0, keepdims=False), data)
         return minibatch.gather(data, indices[i])
 
-    def visit(data, state, keys: Keys, begin, end, origin, collect) -> Visit:
-        shift = parameters(state)
+    def segment(data, state, keys: Keys, begin, end, origin, collect) -> Segment:
+        shift = merged(at(state))
         zeros = jax.tree.map(jnp.zeros_like, shift)
         weight = jnp.asarray(collect, jax.tree.leaves(zeros)[0].dtype)
         shapes = jax.eval_shape(
@@ -114,10 +116,14 @@ def build(
             jax.eval_shape(fetch, data, jnp.zeros((block, chains, batch_size or 0), int), 0, 0, 0),
             1.0,
         )
-        buffer = lambda shape: jnp.zeros((slots, *shape.shape), shape.dtype)
+
+        def buffer(shape):
+            """Room for what is recorded at each draw."""
+            return jnp.zeros((slots, *shape.shape), shape.dtype)
+
         start = (
             jnp.asarray(begin, jnp.int32),
-            Visit(
+            Segment(
                 state,
                 jax.tree.map(buffer, shapes[2]),
                 jax.tree.map(buffer, shapes[1]),
@@ -127,18 +133,24 @@ def build(
         )
 
         def run_block(carry):
-            t0, v = carry
+            """The iterations for which keys and indices are drawn at once."""
+            t0, s = carry
             times = t0 + jnp.arange(block)
             step_keys = jax.vmap(lambda t: jax.vmap(jax.random.fold_in, (0, None))(keys.step, t))(times)
             epsilons = jax.vmap(schedule)(times).astype(weight.dtype)
             indices = jax.vmap(lambda t: draw(keys.batch, t))(times) if batch_size and not posterior.streamed else None
 
-            def iteration(i, v: Visit) -> Visit:
+            def iteration(i, s: Segment) -> Segment:
+                """One iteration of all chains."""
                 t, epsilon = t0 + i, epsilons[i]
                 batch = fetch(data, indices, i, t, begin)
-                state, info, theta, finite = step(step_keys[i], v.state, batch, epsilon)
-                put = lambda old, new: lax.dynamic_update_index_in_dim(old, new, (t - origin) // thin, 0)
-                m, w = v.moments, weight * epsilon
+                state, info, theta, finite = step(step_keys[i], s.state, batch, epsilon)
+
+                def put(old, new):
+                    """Record in the slot of this iteration."""
+                    return lax.dynamic_update_index_in_dim(old, new, (t - origin) // thin, 0)
+
+                m, w = s.moments, weight * epsilon
                 offset = jax.tree.map(jnp.subtract, theta, m.shift)
                 moments = Moments(
                     m.shift,
@@ -146,34 +158,38 @@ def build(
                     jax.tree.map(lambda a, x: a + w * x, m.first, offset),
                     jax.tree.map(lambda a, x: a + w * x * x, m.second, offset),
                 )
-                return Visit(
+                return Segment(
                     state,
-                    jax.tree.map(put, v.draws, theta),
-                    jax.tree.map(put, v.infos, info),
+                    jax.tree.map(put, s.draws, theta),
+                    jax.tree.map(put, s.infos, info),
                     moments,
-                    jnp.where((v.bad_since < 0) & ~finite, t, v.bad_since),
+                    jnp.where((s.bad_since < 0) & ~finite, t, s.bad_since),
                 )
 
             n = jnp.minimum(block, end - t0)
-            return t0 + n, lax.fori_loop(0, n, iteration, v)
+            return t0 + n, lax.fori_loop(0, n, iteration, s)
 
-        going = lambda carry: (carry[0] < end) & jnp.all(carry[1].bad_since < 0)
+        def going(carry):
+            """Whether iterations are left and all chains are finite."""
+            return (carry[0] < end) & jnp.all(carry[1].bad_since < 0)
+
         return lax.while_loop(going, run_block, start)[1]
 
     def draw(batch_keys, t):
-        one = lambda key: minibatch.draw(key, t, posterior.size, batch_size, replace)  # type: ignore[arg-type]
-        return jax.vmap(one)(batch_keys)
+        """Each chain's minibatch of iteration t, by indices."""
+        return jax.vmap(lambda key: minibatch.draw(key, t, posterior.size, batch_size or 0, replace))(batch_keys)
 
-    return jax.jit(visit, donate_argnames=("state",))
+    return jax.jit(segment, donate_argnames=("state",))
 
 
 def build_gradients(posterior: Posterior, *, batch_size: int | None) -> Callable:
-    """Compile ``gradients(data, draws, keys, slot numbers)``: the stochastic gradient at each stored draw.
+    """Build the compiled ``gradients(data, draws, keys, numbers)``: the stochastic gradient at each stored draw.
 
-    The minibatch is a fresh one, so its noise is independent of the draw: what the kernel Stein discrepancy needs.
+    Each takes a fresh minibatch, so its noise is independent of the draw, as the kernel Stein discrepancy needs it.
     """
 
     def at(data, theta, key, number):
+        """The gradient at one draw of one chain."""
         position = posterior.unconstrain_unchecked(theta)
         if batch_size is None:
             return posterior.grad(position, data)
@@ -181,19 +197,21 @@ def build_gradients(posterior: Posterior, *, batch_size: int | None) -> Callable
         return posterior.grad(position, minibatch.gather(data, rows))
 
     each = jax.vmap(at, (None, 0, 0, None))
-    return jax.jit(
-        lambda data, draws, keys, numbers: lax.map(
-            lambda slot: each(data, slot[0], keys.gradient, slot[1]), (draws, numbers)
-        )
-    )
+
+    @jax.jit
+    def gradients(data, draws, keys: Keys, numbers: Array):
+        return lax.map(lambda slot: each(data, slot[0], keys.gradient, slot[1]), (draws, numbers))
+
+    return gradients
 
 
 def over_chains(f: Callable, axes: tuple, chains: int) -> Callable:
-    """`jax.vmap` over the chain axis; for a single chain without the batched (slower) form of every operation."""
+    """`jax.vmap` over the chain axis; a single chain avoids the batched form of every operation, which is slower."""
     if chains > 1:
         return jax.vmap(f, axes)
 
     def alone(*args):
+        """The single chain, without its axis."""
         args = (a if axis is None else jax.tree.map(lambda x: x[0], a) for a, axis in zip(args, axes))
         return jax.tree.map(lambda x: jnp.asarray(x)[None], f(*args))
 
@@ -201,5 +219,5 @@ def over_chains(f: Callable, axes: tuple, chains: int) -> Callable:
 
 
 def finite_leaves(position: PyTree) -> Array:
-    """For each leaf whether all of it is finite, by one sum."""
+    """Whether each leaf is finite in all of its entries, by one sum."""
     return jnp.stack([jnp.isfinite(jnp.sum(x)) for x in jax.tree.leaves(position)])

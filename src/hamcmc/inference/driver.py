@@ -1,7 +1,7 @@
 """The driver on the host: it runs a compiled program segment by segment, and keeps what the program makes.
 
 Between two segments it records draws, writes checkpoints, acts on signals and shows progress. It knows neither samplers
-nor targets: sampling and factorization are two programs of it.
+nor targets: sampling and factorization are two programs that it drives.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class Program(Protocol):
     total: int
 
     def advance(self) -> Draws:
-        """Run one segment and return its draws. Raise :class:`Broken` where the state became non-finite."""
+        """Run one segment and return its draws. Raise :class:`Broken` if the state became non-finite."""
         ...
 
     def pack(self, going: bool) -> dict[str, np.ndarray]:
@@ -46,15 +46,15 @@ class Program(Protocol):
         ...
 
     def counters(self) -> dict[str, Any]:
-        """What a checkpoint counts: iteration, seconds, gradients and what else the program measures."""
+        """What a checkpoint counts: iteration, seconds, gradients and whatever else the program measures."""
         ...
 
     def facts(self) -> dict[str, Any]:
-        """What the log of events says of the newest segment; empty where there is nothing to say."""
+        """What the log of events says about the newest segment; empty if there is nothing to say."""
         ...
 
     def status(self, draws: int) -> Status:
-        """For the progress bar; `draws` is how many are stored."""
+        """What the progress bar shows; `draws` is how many are stored per chain."""
         ...
 
     def agree(self, mine: bool) -> bool:
@@ -63,11 +63,11 @@ class Program(Protocol):
 
 
 class Broken(Exception):
-    """Raised by a program whose state became non-finite.
+    """Raised by a program whose state became non-finite. Its `iteration` must then be the one where that happened.
 
     Attributes:
-        draws: the good draws of the segment, to be kept.
-        facts: iteration, chain and parameter, for the log.
+        draws: the good draws of the segment, which are kept.
+        facts: what the log says: iteration, and where they are known chain and parameter.
     """
 
     def __init__(self, message: str, draws: Draws, facts: Mapping[str, Any]):
@@ -90,7 +90,7 @@ def drive(
     Args:
         program: what to run; every process of a distributed run calls this with its own part of it.
         recorder: where draws, checkpoints and events go.
-        resumed: whether it continues from a checkpoint; a new run writes one before its first segment.
+        resumed: whether the program continues from a checkpoint; a new run writes one before its first segment.
         progress: show a bar (None: if stderr is a terminal), or call a function with each status.
         checkpoint_seconds: time between checkpoints.
         resume_with: the command that continues the run, for the message of :class:`Interrupted`.
@@ -99,10 +99,13 @@ def drive(
     Raises:
         NonFinite: the state became non-finite; the draws before that are kept.
         Interrupted: SIGINT or SIGTERM arrived; everything up to then is saved.
+
+    Both are raised without a result, which the caller attaches; `recorder.meta` has the last counters.
     """
 
     def save(status: str, **more: Any) -> None:
-        arrays = program.pack(status == "running")
+        """Write draws and a checkpoint."""
+        arrays = program.pack(status == "running")  # every process packs, since that may gather what is spread
         recorder.save({"status": status, **program.counters(), **more}, arrays)
 
     with signals() as received, shown(progress, program.name) as show:
@@ -132,20 +135,20 @@ def drive(
         else:
             save("running")
         if received or program.iteration < program.total:
-            raise _interrupted(program, recorder, received, resume_with)
+            number = received[0] if received else signal.SIGTERM  # another process may have received it
+            raise _interrupted(program, recorder, signal.Signals(number), resume_with)
 
 
-def _interrupted(program: Program, recorder: Recorder, received: list[int], resume_with: str) -> Interrupted:
-    number = received[0] if received else signal.SIGTERM  # the signal may have reached another process
-    name = signal.Signals(number).name
-    recorder.log("interrupted", signal=name, iteration=program.iteration)
+def _interrupted(program: Program, recorder: Recorder, number: signal.Signals, resume_with: str) -> Interrupted:
+    """What to raise after a signal."""
+    recorder.log("interrupted", signal=number.name, iteration=program.iteration)
     if program.iteration == program.total:
         then = ", which was the last"
     elif resume_with:
         then = f", all saved: '{resume_with}' continues"
     else:
         then = "; give out= to be able to resume"
-    message = f"stopped by {name} at iteration {program.iteration:,} of {program.total:,}{then}"
+    message = f"stopped by {number.name} at iteration {program.iteration:,} of {program.total:,}{then}"
     return Interrupted(message, int(number))
 
 
@@ -158,7 +161,8 @@ def signals() -> Iterator[list[int]]:
         return
     old = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
 
-    def note(number, _frame):
+    def note(number: int, _frame: object) -> None:
+        """Remember the first signal, and let the old handlers act on the next."""
         received.append(number)
         for n, handler in old.items():
             signal.signal(n, handler)

@@ -1,4 +1,4 @@
-"""A run about to start: its input checked, its settings complete, its chains at their start."""
+"""A run about to start: its input is checked, its settings are complete, its chains are at their start."""
 
 import json
 import platform
@@ -15,17 +15,19 @@ from hamcmc import _check
 from hamcmc.inference import compiled as loop
 from hamcmc.inference import schedules, stream
 from hamcmc.samplers.base import Sampler
-from hamcmc.store.record import Array, RunError
+from hamcmc.store.draws import Array
+from hamcmc.store.errors import RunError
 from hamcmc.target.posterior import Posterior, name_of
 
 PyTree = Any
-VISIT_FLOPS = 5e8  # work between two visits of the host: well under a second
+SEGMENT_FLOPS = 5e8  # work of a segment: well under a second
+STEP_FLOPS = 5e3  # what the smallest step costs, in time
+MOST_IN_SEGMENT = 10**5  # iterations
 RESERVED = ("", ".", "..", "zarr.json", "chain", "draw")
-STEP_FLOPS = 5e3  # a step costs this much however small it is
 
 
 class Job(NamedTuple):
-    """Checked input, and the sampler's states at the start (leading chain axis)."""
+    """Checked input, and the states of the sampler at the start (with a leading chain axis)."""
 
     posterior: Posterior
     sampler: Sampler
@@ -46,7 +48,10 @@ class Job(NamedTuple):
 
 
 def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callable, settings: dict[str, Any]) -> Job:
-    """Check everything that can be checked before the first step, and complete the settings."""
+    """Check everything that can be checked before the first step, and complete the settings.
+
+    Settings that are given for ``segment`` and ``data_checksum`` are kept: a run that is resumed has them.
+    """
     ensembles, replicas = settings["ensembles"], sampler.replicas
     keys = loop.keys(settings["seed"], ensembles, replicas)
     positions = [
@@ -63,12 +68,15 @@ def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callabl
         raise ValueError(f"warmup + num_samples * thin must stay below 2**31 iterations, got {total}")
     found = {
         "chains": ensembles * replicas,
+        "replicas": replicas,
+        "interleaved": sampler.interleaved,
+        "pairs": sampler.pairs,
         "sampler": dict(sampler.settings),
         "gradient": dict(posterior.settings),
         "step_size": describe(schedule),
         "step_sizes": schedules.fingerprint(schedule, total),
         "arrays": recorded(posterior, sampler, positions[0], settings),
-        "visit": settings.get("visit") or visit_length(posterior, sampler, positions[0], settings),
+        "segment": settings.get("segment") or segment_length(posterior, sampler, positions[0], settings),
         "data_checksum": settings.get("data_checksum") or checksum(posterior),
         "data_size": posterior.size,
         "x64": x64(),
@@ -78,14 +86,14 @@ def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callabl
 
 
 def parameters(init: Any, key: jax.Array) -> PyTree:
-    """The start of one chain, as floating point arrays; raises with the name of a leaf at fault."""
+    """The start of one chain, as floating-point arrays; an error names the leaf at fault."""
     given = init(key) if callable(init) else init
     names = set()
     for path, leaf in tree_leaves_with_path(given):
         name, array = name_of(path), np.asarray(leaf)
-        if name in names or name in RESERVED or "/" in name or not name.isprintable():  # draws go to files so named
+        if name in names or name in RESERVED or "/" in name or not name.isprintable():  # files get these names
             taken = ", ".join(n for n in RESERVED if n)
-            raise ValueError(f"parameter {name} must have a name of its own, without '/', other than {taken}")
+            raise ValueError(f"parameter {name} must have a unique name without '/', other than {taken}")
         names.add(name)
         if array.dtype.kind != "f":
             raise ValueError(f"parameter {name} must be floating point, got {array.dtype} in init")
@@ -99,10 +107,14 @@ def parameters(init: Any, key: jax.Array) -> PyTree:
 
 
 def check_start(posterior: Posterior, positions: list[PyTree], batch_size: int | None) -> None:
-    """The log-density is a finite scalar with a finite gradient where each chain starts, on the first minibatch."""
+    """Raise unless the log-density is a finite scalar with a finite gradient where each chain starts.
+
+    It is evaluated on the first rows of the data, as many as a minibatch has.
+    """
     batch = jax.tree.map(lambda x: jnp.asarray(x[: batch_size or posterior.size]), posterior.data)
 
-    def values(position, batch):
+    def values(position: PyTree, batch: PyTree) -> dict[str, jax.Array]:
+        """The two parts of the log-density, the likelihood of each datum."""
         theta = posterior.constrain(position)
         found = {"log_prior": posterior.log_prior(theta)}
         if posterior.log_likelihood is not None:
@@ -114,7 +126,12 @@ def check_start(posterior: Posterior, positions: list[PyTree], batch_size: int |
         if len(value.shape) != len(rows):
             of = " of one datum" if rows else ""
             raise ValueError(f"{name} must return a scalar{of}, got shape {value.shape[len(rows) :]}")
-    evaluate = jax.jit(lambda position, batch: (values(position, batch), posterior.grad(position, batch)))
+
+    @jax.jit
+    def evaluate(position: PyTree, batch: PyTree) -> tuple[dict[str, jax.Array], PyTree]:
+        """Both parts, and the gradient of their sum."""
+        return values(position, batch), posterior.grad(position, batch)
+
     for chain, position in enumerate(positions):
         found, grad = evaluate(position, batch)
         for name, value in found.items():
@@ -130,7 +147,7 @@ def check_start(posterior: Posterior, positions: list[PyTree], batch_size: int |
 
 
 def batch_size_of(value: Any, posterior: Posterior) -> int | None:
-    """A batch size that fits the data."""
+    """The batch size, checked against the data."""
     if value is None or posterior.data is None:
         if posterior.streamed:
             raise ValueError("batch_size must be given for streamed (memory-mapped) data")
@@ -153,7 +170,7 @@ def recorded(posterior: Posterior, sampler: Sampler, position: PyTree, settings:
     if settings["store_gradients"]:
         for (path, x), y in zip(tree_leaves_with_path(theta), jax.tree.leaves(position)):
             if x.shape != y.shape:
-                shapes = f"{name_of(path)} has shape {x.shape}, and is sampled in {y.shape}"
+                shapes = f"{name_of(path)} has shape {x.shape} but is sampled in shape {y.shape}"
                 raise ValueError(f"store_gradients is not available: {shapes}")
         groups.append(("gradients", theta))
     found = [
@@ -171,39 +188,40 @@ def batch_shape(posterior: Posterior, rows: int) -> PyTree:
 
 
 def state_shape(sampler: Sampler, position: PyTree) -> Any:
-    """Shapes and types of a state, from one position."""
+    """Shapes and types of a sampler's state, from one position."""
     leading = (sampler.replicas,) if sampler.replicas > 1 else ()
     return jax.eval_shape(
         sampler.init, jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), position)
     )
 
 
-def visit_length(posterior: Posterior, sampler: Sampler, position: PyTree, settings: dict) -> int:
-    """Iterations between two visits of the host, by XLA's account of a step's work."""
+def segment_length(posterior: Posterior, sampler: Sampler, position: PyTree, settings: dict) -> int:
+    """Iterations between two looks of the host, by XLA's estimate of the work of a step."""
     rows = posterior.size if settings["batch_size"] is None else settings["batch_size"]
     state = state_shape(sampler, position)
     step = jax.jit(sampler.step).lower(jax.random.key(0), state, batch_shape(posterior, rows), 1.0)
     work = settings["ensembles"] * float((step.cost_analysis() or {}).get("flops", 0.0)) + STEP_FLOPS
-    length = int(np.clip(VISIT_FLOPS / work, 1, 10**5))
+    length = int(np.clip(SEGMENT_FLOPS / work, 1, MOST_IN_SEGMENT))
     if posterior.streamed:
         length = min(length, stream.iterations_held(posterior, settings["ensembles"], rows))
     return length
 
 
 def checksum(posterior: Posterior) -> str | None:
-    """Of the posterior's data; None where it has none."""
+    """The checksum of the posterior's data; None without data."""
     return None if posterior.data is None else posterior.checksum()
 
 
 def plain(value: Any) -> Any:
-    """For JSON: array scalars as numbers, anything else by its text."""
+    """A value for JSON: array scalars become numbers, anything else becomes text."""
     return value.item() if getattr(value, "ndim", None) == 0 else str(value)
 
 
 def storable(options: dict[str, Any]) -> dict[str, Any] | None:
-    """A sampler's options as JSON gives them back; None where one is an array or a function, which it cannot hold."""
+    """A sampler's options as JSON returns them; None if one is an array or a function, which JSON cannot hold."""
 
-    def number(value):
+    def number(value: Any) -> Any:
+        """An array scalar as a number."""
         if getattr(value, "ndim", None) != 0:
             raise TypeError
         return value.item()
@@ -220,7 +238,7 @@ def x64() -> bool:
 
 
 def describe(schedule: Callable) -> dict[str, Any]:
-    """A schedule for run.json: ours by name and parameters, any other as custom."""
+    """A schedule for run.json: ours by name and parameters, any other as ``custom``."""
     for name, kind in schedules.NAMED.items():
         if isinstance(schedule, kind):
             return {"schedule": name, **vars(schedule)}
@@ -233,5 +251,5 @@ def recorded_schedule(spec: dict[str, Any], given: Any, path: Any) -> Callable:
         return schedules.as_schedule(given)
     parameters = {k: v for k, v in spec.items() if k != "schedule"}
     if spec["schedule"] == "custom":
-        raise RunError(f"{path} was run with a step-size schedule of its own: give it to resume")
+        raise RunError(f"{path} was run with a step-size schedule that run.json cannot hold: give step_size to resume")
     return schedules.NAMED[spec["schedule"]](**parameters)

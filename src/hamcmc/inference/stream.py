@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
 
 PyTree = Any
-HELD_BYTES = 64 * 2**20  # minibatches held at once; another such buffer is being read meanwhile
+HELD_BYTES = 64 * 2**20  # minibatches held at once, while as many again are being read
 
 
 def iterations_held(posterior: Posterior, chains: int, batch_size: int) -> int:
@@ -23,10 +23,11 @@ def iterations_held(posterior: Posterior, chains: int, batch_size: int) -> int:
 
 
 class Batches:
-    """What the compiled loop takes as data for a visit.
+    """The data that the compiled loop takes for a segment.
 
-    In-memory data are handed over as they are. Of streamed data it gets the visit's minibatches, read by a thread while
-    the visit before it runs; the indices are those of the in-memory case, so the draws are the same.
+    In-memory data are passed as they are. If the data are streamed, the loop gets the minibatches of the segment, which
+    a thread reads while the segment before it runs. Their indices are those of the in-memory case, so the draws are the
+    same.
     """
 
     def __init__(self, posterior: Posterior, keys: Keys, *, batch_size: int | None, replace: bool, length: int):
@@ -36,15 +37,15 @@ class Batches:
         if posterior.streamed:
             self._indices = _indices(keys, posterior.size, batch_size or posterior.size, replace, length)
 
-    def __enter__(self) -> "Batches":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._pool:
             self._pool.shutdown(cancel_futures=True)
 
     def of(self, begin: int, after: int | None) -> PyTree:
-        """Data for the visit at iteration `begin`; starts to read for the one at `after`."""
+        """Data for the segment that begins at iteration `begin`; reading ahead starts for the one at `after`."""
         if self._pool is None:
             return self._posterior.data
         ready = self._ahead.pop(begin, None)
@@ -58,7 +59,11 @@ class Batches:
         return jax.tree.map(lambda x: jnp.asarray(x[indices]), self._posterior.data)
 
 
-def _indices(keys: Keys, size: int, batch_size: int, replace: bool, length: int) -> Callable:
-    one = lambda key, t: minibatch.draw(key, t, size, batch_size, replace)
-    chains = jax.vmap(one, (0, None))
-    return jax.jit(lambda begin: jax.vmap(lambda t: chains(keys.batch, t))(begin + jnp.arange(length)))
+def _indices(keys: Keys, size: int, batch_size: int, replace: bool, length: int) -> Callable[[int], jax.Array]:
+    """Compile ``begin -> indices`` of the minibatches of `length` iterations, (iteration, chain, n)."""
+
+    def chains(t):
+        """The minibatches of all chains at iteration t."""
+        return jax.vmap(lambda key: minibatch.draw(key, t, size, batch_size, replace))(keys.batch)
+
+    return jax.jit(lambda begin: jax.vmap(chains)(begin + jnp.arange(length)))

@@ -6,10 +6,10 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from hamcmc._renamed import renamed
+from hamcmc._require import needs
 from hamcmc.factorization.predict import Predictions
 from hamcmc.factorization.ratings import Ratings
 from hamcmc.factorization.run import factorize
-from hamcmc.interop._require import needs
 
 with needs("scikit-learn", "sklearn"):
     from sklearn.base import BaseEstimator, RegressorMixin

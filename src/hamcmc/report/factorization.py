@@ -13,7 +13,8 @@ from hamcmc.factorization import predict
 from hamcmc.factorization.predict import Factorization
 from hamcmc.report import frame, plots
 from hamcmc.report.frame import duration, flatten, number, plural, value
-from hamcmc.store.record import read_checkpoint, read_settings
+from hamcmc.store.checkpoint import read_checkpoint
+from hamcmc.store.settings import read_settings
 
 LEVELS = [*(n / 20 for n in range(1, 20)), 0.99]
 TABLED = (0.5, 0.8, 0.9, 0.95, 0.99)

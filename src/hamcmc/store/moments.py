@@ -1,15 +1,25 @@
-"""Weighted running mean and variance of all chains, summed on the host in double precision, visit by visit."""
+"""Weighted running mean and variance of all chains, summed on the host in double precision, segment by segment."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from hamcmc.inference.compiled import Moments
+PyTree = Any
+
+
+class Moments(NamedTuple):
+    """Weighted sums over a segment, of parameters less `shift`: Σw, Σw(x−c), Σw(x−c)²."""
+
+    shift: PyTree
+    weight: jax.Array
+    first: PyTree
+    second: PyTree
 
 
 class RunningMoments:
-    """Merges the weighted sums of visits (Chan's parallel formula). Arrays are (chain, …), one for each name."""
+    """Merges the weighted sums of segments (Chan's parallel formula). Arrays are (chain, …), one for each name."""
 
     def __init__(self, names: Sequence[str], shapes: Sequence[tuple[int, ...]]):
         self.names = list(names)
@@ -17,9 +27,9 @@ class RunningMoments:
         self.means = [np.zeros(s) for s in shapes]
         self.squares = [np.zeros(s) for s in shapes]  # Σ w (x − mean)²
 
-    def add(self, visit: Moments) -> None:
-        """Take in the sums of one visit."""
-        host = jax.device_get(visit)
+    def add(self, segment: Moments) -> None:
+        """Merge the sums of one segment."""
+        host = jax.device_get(segment)
         w = float(host.weight)
         total = self.weight + w
         leaves = zip(*(jax.tree.leaves(t) for t in (host.shift, host.first, host.second)))
@@ -33,7 +43,7 @@ class RunningMoments:
         self.weight = total
 
     def pack(self) -> dict[str, np.ndarray]:
-        """All of it as named arrays, for a checkpoint."""
+        """Named arrays for a checkpoint."""
         return {"moments.weight": np.asarray(self.weight)} | {
             f"moments.{kind}.{n}": x
             for kind, arrays in (("mean", self.means), ("square", self.squares))
@@ -48,9 +58,15 @@ class RunningMoments:
 
 
 def summary(packed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """``mean.NAME`` and ``variance.NAME`` from what :meth:`RunningMoments.pack` gave; NaN where nothing was added,
-    and nothing where nothing was kept."""
+    """``mean.NAME`` and ``variance.NAME`` from the arrays that :meth:`RunningMoments.pack` returned.
+
+    They are NaN where nothing was added. A checkpoint without moments gives an empty dict.
+    """
     weight = float(packed.get("moments.weight", 0)) or np.nan
-    of = lambda kind: {k.removeprefix(kind): v for k, v in packed.items() if k.startswith(kind)}
-    means = {f"mean.{n}": m + 0 * weight for n, m in of("moments.mean.").items()}
-    return means | {f"variance.{n}": s / weight for n, s in of("moments.square.").items()}
+
+    def named(prefix: str) -> dict[str, np.ndarray]:
+        """The arrays with this prefix, by the name that follows it."""
+        return {k.removeprefix(prefix): v for k, v in packed.items() if k.startswith(prefix)}
+
+    means = {f"mean.{n}": m + 0 * weight for n, m in named("moments.mean.").items()}
+    return means | {f"variance.{n}": s / weight for n, s in named("moments.square.").items()}

@@ -5,11 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from hamcmc.store.record import Checkpoint, Directory, Draws
+from hamcmc.store import moments
+from hamcmc.store.checkpoint import Checkpoint
+from hamcmc.store.directory import Directory
+from hamcmc.store.draws import Draws
 
 
 class Recorder:
-    """Takes what a run makes, to a directory or to memory; or nowhere, in a process that does not write.
+    """Records a run in a directory or in memory; records nothing in a process that does not write.
 
     Args:
         draws: the store of draws; None in a process that does not write.
@@ -30,24 +33,29 @@ class Recorder:
 
     @property
     def total(self) -> int:
-        """Draws per chain, with those that wait to be written."""
+        """Draws per chain, including those that wait to be written."""
         return 0 if self.draws is None else self.draws.written + self.draws.pending
 
     def append(self, draws: Mapping[str, np.ndarray]) -> None:
-        """Take draws by ``group/name``, with leading axes (draw, chain)."""
+        """Add draws by ``group/name``, with leading axes (draw, chain). An empty mapping adds nothing."""
         if self.draws is not None and draws:
             self.draws.append(dict(draws))
 
     def save(self, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        """Write all draws, then the checkpoint that counts them."""
+        """Write all draws, then the checkpoint that counts them.
+
+        The running moments of a complete run, if its program keeps any, also go to the store of draws.
+        """
         if self.draws is not None:
             self.draws.flush()
+            if meta["status"] == "complete" and (summary := moments.summary(arrays)):
+                self.draws.put_moments(summary)
         self.meta = {**meta, "draws": self.written}
         if self.directory is not None:
             self.directory.save(Checkpoint(dict(self.meta), dict(arrays)))
 
     def cut(self) -> None:
-        """Write what is pending and drop the room for draws that will never come."""
+        """Write what is pending, and shorten the store to it: no more draws will follow."""
         if self.draws is not None:
             self.draws.flush()
             self.draws.cut()

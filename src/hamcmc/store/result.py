@@ -1,41 +1,44 @@
-"""The draws of a run, to look at: from memory, or from a run's directory, complete or not."""
+"""The draws of a run, read from memory or from its directory, whether it is complete or not."""
 
-import math
 import os
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from hamcmc.store import moments
-from hamcmc.store.record import Array, RunError, open_store, read_checkpoint, read_settings, reading, require
+from hamcmc.store.checkpoint import read_checkpoint
+from hamcmc.store.draws import Array, open_store
+from hamcmc.store.errors import RunError
+from hamcmc.store.files import reading, require
+from hamcmc.store.settings import read_settings
 
-KINDS = {"sampler": dict, "chains": int, "thin": int, "warmup": int, "num_samples": int}
+KINDS = {"sampler": dict, "chains": int, "thin": int, "warmup": int, "num_samples": int}  # what run.json must say
+COUNTERS = {"status": str, "draws": int, "iteration": int}  # what a checkpoint must say
 
 
-class Result:
+class StoredRun:
     """The draws of a run, from memory or from its directory, complete or still going on.
 
     Attributes:
         settings: what was asked (``run.json``).
-        meta: how far it got: iteration, draws, seconds, gradients, status.
+        meta: how far the run got: iteration, draws, seconds, gradients, status.
     """
 
     def __init__(self, root: Any, settings: dict[str, Any], meta: dict[str, Any], summary: Mapping[str, np.ndarray]):
         self._root, self.settings, self.meta, self._moments = root, settings, meta, summary
 
     @classmethod
-    def open(cls, path: str | os.PathLike) -> "Result":
-        """Read a run directory, also while it is being written."""
+    def open(cls, path: str | os.PathLike) -> Self:
+        """Read a run's directory, also while it is being written."""
         path = Path(path)
         settings = read_settings(path)
         checkpoint = read_checkpoint(path)
         if checkpoint is None:
             raise RunError(f"{path} has no draws yet: its first checkpoint is still to come")
         require(settings, path / "run.json", KINDS)
-        require(checkpoint.meta, path / "checkpoint", {"status": str, "draws": int, "iteration": int})
+        require(checkpoint.meta, path / "checkpoint", COUNTERS)
         arrays = [Array(**a) for a in settings["arrays"]]
         root = open_store(path / "draws.zarr", arrays, checkpoint.meta["draws"], "r")
         return cls(root, settings, checkpoint.meta, moments.summary(checkpoint.arrays))
@@ -45,17 +48,35 @@ class Result:
         """Stored draws per chain."""
         return int(self.meta["draws"])
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Parameter name → shape of one draw."""
+        return {a["name"]: tuple(a["shape"]) for a in self.settings["arrays"] if a["group"] == "posterior"}
+
     def _group(self, group: str) -> dict[str, np.ndarray]:
         names = [a["name"] for a in self.settings["arrays"] if a["group"] == group]
         return {n: self.read(f"{group}/{n}", 0, self.draws) for n in names}
 
     def read(self, key: str, start: int, stop: int) -> np.ndarray:
         """Draws start … stop−1 of ``group/name``, (chain, draw, …)."""
-        with reading(f"{key} in {getattr(self._root.store, 'root', 'memory')}"):
+        with self._reading(key):
             found = np.asarray(self._root[key][:, start:stop])
             if key.startswith("posterior/") and not np.isfinite(found).all():
-                raise ValueError(f"there are none for some of {start} … {stop - 1}")  # a run stores no others
+                raise ValueError(f"some of the draws {start} … {stop - 1} are missing")  # a run stores finite ones only
         return found
+
+    def read_at(self, key: str, numbers: np.ndarray) -> np.ndarray:
+        """The draws of ``group/name`` with these numbers, (chain, draw, …)."""
+        with self._reading(key):
+            return np.asarray(self._root[key].oindex[:, numbers])
+
+    def chunk(self, key: str) -> int:
+        """Draws of ``group/name`` that are stored together, and best read together."""
+        with self._reading(key):
+            return int(self._root[key].chunks[1])
+
+    def _reading(self, key: str) -> Any:
+        return reading(f"{key} in {getattr(self._root.store, 'root', 'memory')}")
 
     @property
     def posterior(self) -> dict[str, np.ndarray]:
@@ -69,7 +90,7 @@ class Result:
 
     @property
     def gradients(self) -> dict[str, np.ndarray]:
-        """Stochastic gradients at the draws, where they were stored."""
+        """Stochastic gradients at the draws, if they were stored."""
         return self._group("gradients")
 
     @property
@@ -79,57 +100,14 @@ class Result:
 
     @property
     def mean(self) -> dict[str, np.ndarray]:
-        """Σ ε θ / Σ ε over **all** iterations after warm-up, not only stored ones; over all chains.
+        """Σ ε θ / Σ ε over all chains and **all** iterations after warm-up, not only the stored ones.
 
-        NaN before the first of them. A run that failed counts those up to the last visit that was good.
+        NaN before the first of them. A run that failed counts iterations up to its last good segment.
         """
-        return {n: self._moments[f"mean.{n}"].mean(0) for n in self._names()}
+        return {n: self._moments[f"mean.{n}"].mean(0) for n in self.shapes}
 
     @property
     def variance(self) -> dict[str, np.ndarray]:
-        """The weighted variance over all iterations after warm-up and all chains."""
-        means, variances = ({n: self._moments[f"{m}.{n}"] for n in self._names()} for m in ("mean", "variance"))
-        return {n: variances[n].mean(0) + means[n].var(0) for n in self._names()}
-
-    def _names(self) -> list[str]:
-        return [a["name"] for a in self.settings["arrays"] if a["group"] == "posterior"]
-
-    def to_arviz(self):
-        """An ArviZ InferenceData with the groups ``posterior`` and ``sample_stats``.
-
-        HAMCMC's draws are those of M interleaved chains; they come as chains of their own, or ArviZ would take
-        successive draws for nearly independent ones and its ESS would be far too large.
-        """
-        apart = interleaved(self.settings)
-        groups = ({n: part(x, apart) for n, x in group.items()} for group in (self.posterior, self.sample_stats))
-        posterior, sample_stats = groups
-        attributes = {"inference_library": "hamcmc", "interleaved": apart}
-        return arviz().from_dict(posterior=posterior, sample_stats=sample_stats, attrs=attributes)
-
-    def summary(self):
-        """Weighted means, sds and quantiles, ESS and R-hat: see :func:`hamcmc.diagnostics.summary`."""
-        from hamcmc.diagnostics.summaries import summary
-
-        return summary(self)
-
-
-def interleaved(settings: Mapping[str, Any]) -> int:
-    """How many chains take turns in the stored draws of each chain: draws this far apart are of the same one."""
-    sampler = settings["sampler"]
-    memory = sampler["memory"] if sampler.get("sampler") == "hamcmc" else 1
-    return memory // math.gcd(memory, settings["thin"])
-
-
-def part(x: np.ndarray, apart: int) -> np.ndarray:
-    """Draws (chain, draw, …) as (chain · apart, draw / apart, …); the first few that make no full round are dropped."""
-    rounds = x.shape[1] // apart
-    whole = x[:, x.shape[1] - rounds * apart :].reshape(len(x), rounds, apart, *x.shape[2:])
-    return np.moveaxis(whole, 2, 1).reshape(len(x) * apart, rounds, *x.shape[2:])
-
-
-def arviz():
-    """ArviZ, imported late (it takes seconds) and without its daily announcement."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="\\s*ArviZ is undergoing", category=FutureWarning)
-        import arviz
-    return arviz
+        """The weighted variance over all chains and all iterations after warm-up."""
+        means, variances = ({n: self._moments[f"{m}.{n}"] for n in self.shapes} for m in ("mean", "variance"))
+        return {n: variances[n].mean(0) + means[n].var(0) for n in self.shapes}

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
+from jax import Array
 
 PyTree = Any
 Tree = TypeVar("Tree")
 
 
-def unbiased(prior: Tree, likelihood: PyTree, factor: Any) -> Tree:
+def unbiased(prior: Tree, likelihood: PyTree, factor: Any, *, likelihood_first: bool = False) -> Tree:
     """``prior + factor · likelihood``, the unbiased estimate of a sum over all data, for scalars and for pytrees.
 
     Every target makes its log-density and its gradient here, and nothing else in the package scales a likelihood.
@@ -22,7 +23,11 @@ def unbiased(prior: Tree, likelihood: PyTree, factor: Any) -> Tree:
         prior: the log-prior or its gradient.
         likelihood: the same for a minibatch.
         factor: N if `likelihood` is the minibatch's mean, N/n if it is the minibatch's sum.
+        likelihood_first: the order of the two in the sum. Compilers fuse the first product with the addition, so that
+            the order decides on the last bit, and with it whether a run of an older version resumes to its own draws.
     """
+    if likelihood_first:
+        return jax.tree.map(lambda p, g: factor * g + p, prior, likelihood)
     return jax.tree.map(lambda p, g: p + factor * g, prior, likelihood)
 
 
@@ -32,17 +37,14 @@ class Target(Protocol):
 
     ``grad(position, minibatch)`` equals ``combine(position, mean_likelihood_grad(position, minibatch))``. Averaged over
     all minibatches it is the gradient of the log-density on all data.
+
+    Attributes:
+        size: N, the number of data; 0 for a target without data, which has no likelihood.
+        mirror: the map that folds a position back into its support after a step, or None.
     """
 
-    @property
-    def size(self) -> int:
-        """N, the number of data; 0 for a target without data, which has no likelihood."""
-        ...
-
-    @property
-    def mirror(self) -> Callable[[PyTree], PyTree] | None:
-        """The map that folds a position back into its support after a step, or None."""
-        ...
+    size: int
+    mirror: Callable[[PyTree], PyTree] | None
 
     def grad(self, position: PyTree, minibatch: PyTree) -> PyTree:
         """−∇Ũ(θ), the unbiased estimate of the gradient of the log-density."""
@@ -58,4 +60,20 @@ class Target(Protocol):
 
     def constrain(self, position: PyTree) -> PyTree:
         """The parameters at an unconstrained position."""
+        ...
+
+
+class DensityTarget(Target, Protocol):
+    """A target whose log-density can be evaluated, as a Metropolis test needs it."""
+
+    def log_density(self, position: PyTree, minibatch: PyTree) -> Array:
+        """−Ũ(θ), up to a constant."""
+        ...
+
+
+class PerDatumTarget(Target, Protocol):
+    """A target with one gradient for each datum, from which a sampler can estimate the gradient's noise."""
+
+    def per_datum_grads(self, position: PyTree, minibatch: PyTree) -> PyTree:
+        """∇ log p(x_i|θ) for each datum of the minibatch, along a new leading axis."""
         ...

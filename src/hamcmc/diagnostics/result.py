@@ -1,0 +1,53 @@
+"""The result of a run: its draws, and what they say."""
+
+import html
+from typing import TYPE_CHECKING
+
+from hamcmc.diagnostics.ess import arviz, interleaved, part
+from hamcmc.diagnostics.summaries import Summary, summary
+from hamcmc.store.result import StoredRun
+
+if TYPE_CHECKING:
+    from arviz import InferenceData
+
+
+class Result(StoredRun):
+    """The draws of a run, from memory or from its directory, complete or still going on.
+
+    ``Result.open(directory)`` reads a run from the disk.
+
+    Attributes:
+        settings: what was asked (``run.json``).
+        meta: how far the run got: iteration, draws, seconds, gradients, status.
+    """
+
+    def summary(self) -> Summary:
+        """Weighted means, sds and quantiles, ESS and R-hat: see :func:`hamcmc.diagnostics.summary`."""
+        return summary(self)
+
+    def to_arviz(self) -> "InferenceData":
+        """An ArviZ InferenceData with the groups ``posterior`` and ``sample_stats``.
+
+        The draws of HAMCMC come from M interleaved chains. Here each of them is a chain of its own: otherwise ArviZ
+        would take successive draws for nearly independent ones, and its ESS would be far too large.
+        """
+        apart = interleaved(self.settings)
+        posterior, sample_stats = (
+            {n: part(x, apart) for n, x in group.items()} for group in (self.posterior, self.sample_stats)
+        )
+        attributes = {"inference_library": "hamcmc", "interleaved": apart}
+        return arviz().from_dict(posterior=posterior, sample_stats=sample_stats, attrs=attributes)
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{n}: {shape}" for n, shape in self.shapes.items())
+        return f"<Result of {self._headline()}; {shapes}>"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><td>{html.escape(n)}</td><td>{shape}</td></tr>" for n, shape in self.shapes.items())
+        head = "<tr><th>parameter</th><th>shape</th></tr>"
+        return f"<p>{html.escape(self._headline())}</p><table>{head}{rows}</table>"
+
+    def _headline(self) -> str:
+        """Sampler, status, chains and draws in one line."""
+        sampler, chains = self.settings["sampler"].get("sampler", "a sampler"), self.settings["chains"]
+        return f"{sampler}, {self.meta['status']}: {chains} chain{'s' * (chains > 1)} × {self.draws:,} draws"

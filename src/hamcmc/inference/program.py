@@ -1,0 +1,196 @@
+"""Sampling as a program that the driver runs: segments of the compiled loop, their draws and moments."""
+
+import time
+from collections.abc import Mapping
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import tree_leaves_with_path
+
+from hamcmc.diagnostics.result import Result
+from hamcmc.inference import compiled as loop
+from hamcmc.inference.driver import Broken, Draws
+from hamcmc.inference.job import Job
+from hamcmc.inference.progress import Status
+from hamcmc.inference.stream import Batches
+from hamcmc.store import checkpoint, moments
+from hamcmc.store.moments import RunningMoments
+from hamcmc.store.recorder import Recorder
+from hamcmc.target.posterior import name_of
+
+
+class SamplingProgram:
+    """A sampling run, as a :class:`~hamcmc.inference.driver.Program`; use it as a context.
+
+    Args:
+        job: the run, at its start.
+        chunk: the most draws that a segment may make.
+    """
+
+    def __init__(self, job: Job, chunk: int):
+        self.job, s = job, job.settings
+        self.name, self.iteration, self.total = s["sampler"].get("sampler", "sampling"), 0, job.total
+        self.seconds, self.rate = 0.0, 0.0
+        self.acceptance: float | None = None
+        self.state = jax.tree.map(jnp.array, job.state)  # a copy, because the compiled loop takes its buffers over
+        variables = [a for a in job.arrays if a.group == "posterior"]
+        self.names = [a.name for a in variables]
+        self.moments = RunningMoments(self.names, [(s["chains"], *a.shape) for a in variables])
+        self.slots = min(chunk, max(1, s["segment"] // s["thin"]))
+        self.segment = loop.build(
+            job.posterior,
+            job.sampler,
+            job.schedule,
+            batch_size=s["batch_size"],
+            replace=s["replace"],
+            chains=s["ensembles"],
+            thin=s["thin"],
+            slots=self.slots,
+        )
+        self.compiled: Any = None  # made before the first segment, so that no segment's time includes it
+        self.gradients = (
+            loop.build_gradients(job.posterior, batch_size=s["batch_size"]) if s["store_gradients"] else None
+        )
+        self.batches = Batches(
+            job.posterior, job.keys, batch_size=s["batch_size"], replace=s["replace"], length=s["segment"]
+        )
+
+    def __enter__(self) -> Self:
+        self.batches.__enter__()
+        return self
+
+    def __exit__(self, *what: object) -> None:
+        self.batches.__exit__(*what)
+
+    def bounds(self, t: int) -> tuple[int, int]:
+        """(end, origin) of the segment that begins at iteration t; its draws go to slots counted from origin.
+
+        This depends on the settings alone, because moments are summed segment by segment. Where possible, a segment
+        ends on a stored draw. It never makes more draws than there are slots.
+        """
+        s = self.job.settings
+        warmup, thin, most = s["warmup"], s["thin"], s["segment"]
+        if t < warmup:
+            return min(t + most, warmup), t
+        origin = t - (t - warmup) % thin
+        if thin > most:
+            return min(t + most, origin + thin), origin
+        return min(origin + min(most // thin, self.slots) * thin, self.total), origin
+
+    def advance(self) -> Draws:
+        """Run one segment and return its draws."""
+        s, begin = self.job.settings, self.iteration
+        end, origin = self.bounds(begin)
+        data = self.batches.of(begin, end if end < self.total else None)
+        recording = begin >= s["warmup"]
+        arguments = (data, self.state, self.job.keys, begin, end, origin, recording)
+        if self.compiled is None:
+            self.compiled = self.segment.lower(*arguments).compile()
+        began = time.perf_counter()
+        made = self.compiled(*arguments)
+        bad = np.asarray(made.bad_since)  # waits for the segment
+        lasted = time.perf_counter() - began
+        self.seconds += lasted
+        self.rate = (end - begin) / lasted
+        if (bad >= 0).any():
+            raise self._broken(made, bad, origin, recording)
+        self.state, self.iteration = made.state, end
+        done = (end - origin) // s["thin"] if recording else 0
+        if recording:
+            self.moments.add(made.moments)
+        accepted, pairs = getattr(made.infos, "pairs_accepted", None), self.job.sampler.pairs
+        self.acceptance = float(accepted[: max(done, 1)].mean()) / pairs if accepted is not None and pairs else None
+        return self._named(made, origin, done) if done else {}
+
+    def _named(self, made: loop.Segment, origin: int, done: int) -> dict[str, np.ndarray]:
+        """The first `done` draws of a segment with step sizes, infos and gradients, by ``group/name``."""
+        s = self.job.settings
+        trees = {"posterior": made.draws, "sample_stats": made.infos}
+        if self.gradients is not None:
+            numbers = (origin - s["warmup"]) // s["thin"] + jnp.arange(self.slots)
+            trees["gradients"] = self.gradients(self.job.posterior.data, made.draws, self.job.keys, numbers)
+
+        def of_chains(x: np.ndarray) -> np.ndarray:
+            """One entry per chain: the replicas of an ensemble share its infos."""
+            return x if x.shape[1] == s["chains"] else np.repeat(x, s["chains"] // x.shape[1], axis=1)
+
+        found = {
+            f"{group}/{name_of(path)}": of_chains(np.asarray(x)[:done])
+            for group, tree in trees.items()
+            for path, x in tree_leaves_with_path(tree)
+        }
+        last = origin + s["thin"] * (1 + jnp.arange(self.slots)) - 1  # the iteration of each draw
+        step_size = np.asarray(jax.vmap(self.job.schedule)(last))[:done, None]
+        found["sample_stats/step_size"] = np.broadcast_to(step_size, (done, s["chains"]))
+        return found
+
+    def _broken(self, made: loop.Segment, bad: np.ndarray, origin: int, recording: bool) -> Broken:
+        """The good draws of a segment that became non-finite, and a message: when, where, and what to try."""
+        s = self.job.settings
+        self.iteration = iteration = int(bad[bad >= 0].min())
+        chain, leaf = (int(i[0]) for i in np.nonzero(bad == iteration))
+        draws = self._named(made, origin, (iteration - origin) // s["thin"]) if recording else {}
+        kept = (iteration - s["warmup"]) // s["thin"] if recording else 0
+        epsilon = float(self.job.schedule(jnp.int32(iteration)))
+        found = ", found by tuning" if "tuning" in s else ""
+        tries = [f"a smaller step size (it was {epsilon:.3g}{found}; try {epsilon / 3:.1g}, and a larger thin)"]
+        options = self.job.sampler.settings
+        if self.job.sampler.pairs and {"cosine", "damping"} <= options.keys():  # pairs of noisy gradients can mislead
+            tries.append(f"a larger cosine or damping (they were {options['cosine']} and {options['damping']})")
+        tries.append("a start nearer to the mode (find_mode)")
+        message = (
+            f"chain {chain} turned non-finite at iteration {iteration:,} in parameter {self.names[leaf]}; "
+            f"the {kept:,} draws per chain before that are kept. Try " + ", or ".join(tries)
+        )
+        return Broken(message, draws, {"iteration": iteration, "parameter": self.names[leaf], "chain": chain})
+
+    def pack(self, going: bool) -> dict[str, np.ndarray]:
+        """The moments, and the state of a run that is going on."""
+        return (checkpoint.pack(self.state, "state") if going else {}) | self.moments.pack()
+
+    def unpack(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self.iteration, self.seconds = meta["iteration"], meta["seconds"]
+        self.state = jax.tree.map(jnp.array, checkpoint.unpack(arrays, "state", self.job.state))
+        self.moments.unpack(arrays)
+
+    def counters(self) -> dict[str, Any]:
+        """Iteration, seconds and gradients so far."""
+        s, sampler, posterior = self.job.settings, self.job.sampler, self.job.posterior
+        batches = posterior.size / s["batch_size"] if s["batch_size"] else 1  # that a pass over all data is worth
+        per_step = sampler.gradients_per_step + posterior.extra_gradients + sampler.passes_per_step * batches
+        gradients = round(self.iteration * s["ensembles"] * per_step)
+        return {"iteration": self.iteration, "seconds": self.seconds, "gradients": gradients}
+
+    def facts(self) -> dict[str, Any]:
+        """Nothing: the checkpoint has all that the log could say about a segment."""
+        return {}
+
+    def status(self, draws: int) -> Status:
+        """Where the run is after a segment."""
+        warmup = self.job.settings["warmup"]
+        return Status(
+            done=self.iteration / self.total,
+            phase="warm-up" if self.iteration < warmup else f"{draws:,} draws",
+            iteration=self.iteration,
+            total=self.total,
+            warmup=warmup,
+            draws=draws,
+            seconds=self.seconds,
+            rate=self.rate,
+            step_size=float(self.job.schedule(jnp.int32(self.iteration - 1))),
+            acceptance=self.acceptance,
+        )
+
+    def agree(self, mine: bool) -> bool:
+        """A run in one process agrees with itself."""
+        return mine
+
+    def result(self, recorder: Recorder, **more: Any) -> Result:
+        """The draws so far, with the counters of the last checkpoint."""
+        if recorder.draws is None:
+            raise ValueError("the recorder keeps no draws")
+        summary = moments.summary(self.moments.pack())
+        return Result(recorder.draws.root, self.job.settings, recorder.meta | more, summary)
