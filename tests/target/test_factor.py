@@ -157,9 +157,8 @@ def speech(package) -> Case:
 
 
 def ratings(package) -> Case:
-    from hamcmc.factorization.part import Part, PartTarget
-
     from hamcmc.factorization.model import Hyper
+    from hamcmc.factorization.part import Part, PartTarget
 
     rng = np.random.default_rng(3)
     array = lambda *shape: jnp.asarray(rng.normal(size=shape))
