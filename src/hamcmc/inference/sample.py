@@ -284,8 +284,7 @@ def tuned(
     settings: dict[str, Any],
     options: Mapping[str, Any],
 ) -> tuple[Sampler, schedules.Schedule, dict[str, Any]]:
-    """The sampler, the step size and the settings that :func:`hamcmc.tune` finds; a sampler with a name also learns
-    its options."""
+    """The sampler, step size and settings that :func:`hamcmc.tune` finds; only a sampler by name can change."""
     iterations = settings["warmup"] + settings["num_samples"] * settings["thin"]
     found = tune(
         posterior,
