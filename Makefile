@@ -1,38 +1,38 @@
 # Every target works from a fresh clone: it first makes .venv and installs pinned versions.
 PYTHON ?= python3
 BIN := .venv/bin
+CODE := src tests benchmarks tools examples
 
 .PHONY: demo test test-slow test-browser lint release coverage mutation calibration soak bench reproduce docs clean
 
 demo: .venv/installed
 	$(BIN)/hamcmc demo --out demo
 
-test: .venv/installed-test
-	$(BIN)/ruff check src tests benchmarks tools
-	$(BIN)/ruff format --check src tests benchmarks tools
+test: lint
 	$(BIN)/pytest -n 2
 
 test-slow: .venv/installed-test
 	$(BIN)/pytest -m slow
 
-test-browser: .venv/installed-test  # fails where make test skips, for want of a Chromium
+test-browser: .venv/installed-test  # fails without Chromium, where `make test` skips
 	HAMCMC_BROWSER=required $(BIN)/pytest tests/report/test_browser.py
 
-lint: .venv/installed-test
-	$(BIN)/ruff check src tests benchmarks tools
-	$(BIN)/ruff format --check src tests benchmarks tools
-	$(BIN)/pyright
+lint: .venv/installed-test  # style, the order of imports between folders, types
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/lint-imports --no-logo --no-cache
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
-release: .venv/installed  # builds dist/, and tries each wheel in empty environments: make release PYTHONS="python3.11 python3.14"
+release: .venv/installed  # builds dist/ and tries each wheel in empty environments: make release PYTHONS="python3.11 python3.14"
 	$(BIN)/python tools/check_release.py $(PYTHONS)
 
-coverage: .venv/installed-test .venv/installed-dev  # of src/ by lines, by what `make test` runs
+coverage: .venv/installed-test .venv/installed-dev  # lines of src/ that `make test` runs
 	$(BIN)/pytest -n 2 --cov=src/hamcmc --cov-report=term-missing:skip-covered
 
-mutation: .venv/installed-test  # how many small faults in the curvature and the samplers the tests notice
+mutation: .venv/installed-test  # counts how many small faults in the curvature and the samplers the tests notice
 	$(BIN)/python tools/mutation_score.py
 
-calibration: .venv/installed-test  # simulation-based, of every sampler on two models
+calibration: .venv/installed-test  # simulation-based calibration of every sampler on two models
 	$(BIN)/python -m tests.hardening.sbc
 	$(BIN)/pytest -m slow tests/hardening/test_calibration.py -k power
 
@@ -52,8 +52,8 @@ docs: .venv/installed-docs
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -q -c constraints.txt hatchling editables jax  # what a build needs, not twice in rooms of its own
-	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e .
+	$(BIN)/pip install -q -c constraints.txt hatchling editables jax  # what the build needs: it uses this environment
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[ratings,audio,report]'
 	touch $@
 
 .venv/installed-%: .venv/installed

@@ -1,7 +1,7 @@
-"""Is a bias left? Means and variances of a logistic regression by the ensemble, against a long run of NUTS.
+"""The remaining bias: means and variances of a logistic regression by the ensemble, against a long run of NUTS.
 
-Independent ensembles give the standard errors of the one side, batches of draws those of the other. A z-score is a
-difference over the standard errors of both.
+The standard errors of the ensemble come from independent ensembles, those of NUTS from batches of draws. A z-score is
+the difference divided by the standard error of both sides.
 """
 
 import jax

@@ -1,9 +1,9 @@
-"""Signal-to-distortion ratio and time: ``hamcmc denoise`` beside other denoisers, on noisy sentences of known speech.
+"""Signal-to-distortion ratio and time: ``hamcmc denoise`` against other denoisers, on noisy sentences of known speech.
 
-The corpus is laid out as NOIZEUS is: ``clean/sp01.wav`` and ``noisy/babble_5dB/sp01_babble_sn5.wav``. All methods clean
-the same files, one after the other in each file, in an order that is turned round from file to file. Each result is a
-line of ``results/denoisers.jsonl`` as soon as it is there, and a run that was stopped goes on where it was; a line
-counts as long as the code and the data that it came from are the same.
+The corpus is laid out like NOIZEUS: ``clean/sp01.wav`` and ``noisy/babble_5dB/sp01_babble_sn5.wav``. All methods clean
+the same files, taking turns on each file in an order that rotates from file to file. Each result is written to
+``results/denoisers.jsonl`` at once, and an interrupted run continues where it stopped. A stored result is used as long
+as the code and the data that it came from are unchanged.
 """
 
 import ast

@@ -1,7 +1,7 @@
-"""The gradient of sparse matrix factorization and the noise of a step: the kernels against forms that XLA compiles.
+"""The gradient of sparse matrix factorization and the noise of a step: our kernels against formulations in XLA.
 
-All forms find the same gradients of the same ratings, which is checked first. They are timed as samplers use them, in a
-compiled loop that moves W and H, where memory is used again. XLA may use every core.
+All of them compute the same gradients of the same ratings, which is checked first. They are timed in the way samplers
+use them, in a compiled loop that moves W and H and reuses its memory. XLA may use every core.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What single precision costs: Gram-space ``H g`` and ``S z`` in float32 against dense BFGS in float64."""
+"""The cost of single precision: Gram-space ``H g`` and ``S z`` in float32 against dense BFGS in float64."""
 
 import jax
 import jax.numpy as jnp

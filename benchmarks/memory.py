@@ -1,4 +1,4 @@
-"""Memory: O(M·D) in the compiled loop, and flat over a run of ten million iterations."""
+"""Memory: O(M·D) in the compiled loop, and constant over a run of ten million iterations."""
 
 import json
 import subprocess

@@ -1,6 +1,7 @@
-"""All results on one page, ``docs/benchmarks.md``: how we stand against each peer, then all tables with commands."""
+"""Writes ``docs/benchmarks.md``: a comparison with each peer, then all tables with the commands that measured them."""
 
 import json
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -9,18 +10,19 @@ RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 TOP = """# Benchmarks
 
-`make bench` measures all of this and writes this page; `python -m benchmarks NAME` measures one part and renews it.
-Contestants take turns in one process where they can, and a ratio is the median over rounds with its quartiles in
-brackets. Machines differ and are shared: read ratios, not times. Each part says when, where and how it was measured.
+`make bench` runs all benchmarks and writes this page; `python -m benchmarks NAME` runs one and updates its section.
+Where possible the contestants take turns in one process, and a ratio is the median over rounds with its quartiles in
+brackets. Machines differ and are shared, so read ratios, not times. Each section states when, where and how it was
+measured.
 
 ## Against peers
 
-Ours comes first in each pair of numbers. "Even" means that the quartiles are on both sides of 1.
+In each pair of numbers ours comes first. "Even" means that the quartiles lie on both sides of 1.
 """
 
 
 def write(names: dict[str, str], path: Path = PAGE, results: Path = RESULTS) -> None:
-    """From the stored results of the benchmarks `names`, each with its module."""
+    """Write the page from the stored results of the benchmarks in `names`, a map from name to module."""
     stored = {n: json.loads((results / f"{n}.json").read_text()) for n in names if (results / f"{n}.json").exists()}
     against = [a for found in stored.values() for t in found["tables"] for a in t["against"]]
     parts = [TOP, markdown([dict(zip(("peer", "what", "found", "ahead"), a)) for a in against])]
@@ -31,7 +33,7 @@ def write(names: dict[str, str], path: Path = PAGE, results: Path = RESULTS) -> 
 
 
 def section(name: str, found: dict[str, Any], module: str) -> str:
-    """One benchmark: what it does, by its module's docstring, how it was run, and its tables."""
+    """One benchmark: the docstring of its module, how it was run, and its tables."""
     about = (import_module(f"benchmarks.{module}").__doc__ or "").strip().replace("``", "`")
     machine = ", ".join(f"{k} {v}" for k, v in found["machine"].items())
     run = f"`{found['command']}`, {found['date']}, {found['seconds'] / 60:.0f} min."
@@ -40,6 +42,9 @@ def section(name: str, found: dict[str, Any], module: str) -> str:
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
-    """A table."""
-    line = lambda cells: f"| {' | '.join(f'{c:,}' if isinstance(c, int) else str(c) for c in cells)} |"
+    """Rows of equal keys as a Markdown table."""
+
+    def line(cells: Iterable[Any]) -> str:
+        return f"| {' | '.join(f'{c:,}' if isinstance(c, int) else str(c) for c in cells)} |"
+
     return "\n".join([line(rows[0]), line(["---"] * len(rows[0])), *(line(r.values()) for r in rows)]) + "\n"

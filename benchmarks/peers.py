@@ -1,11 +1,12 @@
-"""Effective samples per second of the slowest direction: the ensemble against BlackJAX, NumPyro's NUTS and our others.
+"""Effective samples per second in the slowest direction: the ensembles against BlackJAX, NUTS and our other samplers.
 
-Every sampler starts at the mode. Samplers with a step size try the same number of them, for the same time each; the one
-with the most effective samples whose variances are within 15 % of the reference (the Hessian's inverse where the
-posterior is nearly Gaussian, else NUTS, whose own error is in it) is then timed anew. Directions are ten
-eigenvectors of the Hessian at the mode, from the softest to the stiffest; what counts is the poorest. SG-MCMC peers get
-22 chains that share a minibatch, as the ensemble's replicas do, and the same control variate. NUTS runs on all data;
-its warm-up is not counted. Effective samples are ArviZ's, less what chains that share minibatches have in common.
+Every sampler starts at the mode. Samplers with a step size try the same number of steps, for the same time each. Of the
+steps whose variances are within 15 % of the reference, the one with the most effective samples is then timed again. The
+reference is the inverse of the Hessian where the posterior is nearly Gaussian, and otherwise NUTS, including its own
+error. The directions are ten eigenvectors of the Hessian at the mode, from the softest to the stiffest, and the slowest
+one counts. SG-MCMC peers get 22 chains that share a minibatch, like the ensemble's replicas, and the same control
+variate. NUTS runs on all data, and its warm-up is not counted. Effective samples are ArviZ's, minus what chains that
+share minibatches have in common.
 """
 
 import time

@@ -1,8 +1,8 @@
-"""SGLD per iteration, against that of posteriors, on PyTorch.
+"""Time per iteration of SGLD, against the SGLD of posteriors, on PyTorch.
 
-Theirs is a Python loop around ``update``, as its documentation has it: PyTorch runs each operation on its own. Same
-model, data, minibatches and convention of ε. It is left out where PyTorch is not installed:
-``pip install torch posteriors``.
+Theirs is a Python loop around ``update``, as in its documentation, in which PyTorch runs each operation separately. The
+model, the data, the minibatches and the convention of ε are the same. The benchmark is skipped if PyTorch is not
+installed: ``pip install torch posteriors``.
 """
 
 import warnings

@@ -1,4 +1,4 @@
-"""One process against two on a made set like MovieLens 1M: steps per second, and the share of messages."""
+"""One process against two on a synthetic set like MovieLens 1M: steps per second, and the share of communication."""
 
 import json
 import os

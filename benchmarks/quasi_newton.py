@@ -1,4 +1,4 @@
-"""HAMCMC per iteration, against two gradients on a minibatch and against SGLD."""
+"""Time per iteration of HAMCMC, against two gradients on a minibatch and against SGLD."""
 
 import hamcmc
 from benchmarks.measure import Table, interleave, microseconds, ratio

@@ -1,8 +1,9 @@
 """Test RMSE against time: ``hamcmc factorize`` beside SMURFF (BPMF), myFM and Surprise's SVD on one split.
 
-All learn from the same nine tenths of the ratings and are judged on the same tenth. Seconds are those of learning: not
-of reading, of bringing the ratings into a library's form, or of judging. SMURFF and ours use all cores, the others have
-no threads. Ours has two clocks: sampling, and all since the start, which is compiling and writing draws besides.
+All methods learn from the same nine tenths of the ratings and are tested on the remaining tenth. The seconds cover
+learning, but not reading, converting the ratings to a library's format, or testing. SMURFF and ours use all cores; the
+others are single-threaded. Ours has two clocks: the sampling time, and the wall time since the start, which also covers
+compiling and writing draws.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""SGLD per iteration, against BlackJAX's SGLD."""
+"""Time per iteration of SGLD, against BlackJAX's SGLD."""
 
 import blackjax
 

@@ -1,6 +1,6 @@
 """The documentation site: ``make docs`` builds it into docs/_build/html, with warnings as errors.
 
-A page asks nothing of the network. Formulas are MathML, which docutils writes, in a font that ziamath brings along.
+A page loads nothing from the network. Docutils writes formulas as MathML; their font comes with ziamath.
 """
 
 import re
@@ -23,18 +23,18 @@ release = version = hamcmc.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
 exclude_patterns = ["_build", "_extra"]
 myst_enable_extensions = ["dollarmath"]
-myst_heading_anchors = 4  # links to headings, as GitHub makes them
+myst_heading_anchors = 4  # links to headings have the same form as on GitHub
 
-highlight_language = "none"  # of indented blocks: shell sessions, formulas, layouts
-default_role = "code"  # docstrings have `name` for a name
+highlight_language = "none"  # for indented blocks: shell sessions, formulas, layouts
+default_role = "code"  # docstrings write a name as `name`
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # signatures have short names; docstrings say what arguments are
+autodoc_typehints = "none"  # signatures show names only; docstrings explain the arguments
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_attr_annotations = False
-nitpicky = True  # a reference in a docstring leads somewhere; what other packages have is not looked for
+nitpicky = True  # every reference in a docstring must resolve, except those to other packages
 nitpick_ignore_regex = [
     ("py:class", "'.*'"),  # shapes in annotations
     ("py:.*", r"(collections|jax|numpy|arviz|xarray|pathlib|os|typing|matplotlib|polars|jaxlib|jaxtyping)\..*"),
@@ -55,13 +55,13 @@ ACCENTED = r"(\\(?:hat|tilde|bar)\s*(?:\{[^{}]*\}|\\?\w+?(?![a-z])))"
 
 
 def mathml(translator, node: nodes.Element, as_block: bool) -> None:
-    """Write a formula as MathML; one that docutils does not understand is a warning, and so an error."""
+    """Write a formula as MathML. A formula that docutils cannot parse is a warning, and thus fails the build."""
     source = node.astext()
     if as_block and "align" in pick_math_environment(source):
         source = rf"\begin{{aligned}}{source}\end{{aligned}}"
     source = unicodedata.normalize("NFD", source).translate(POWERS)
     source = re.sub("(.)([\u0302\u0303\u0304])", lambda m: f"{ACCENTS[m[2]]}{{{m[1]}}}", source)
-    source = re.sub(ACCENTED + r"\s*([_^])", r"\1{}\2", source)  # docutils would set what follows below the letter
+    source = re.sub(ACCENTED + r"\s*([_^])", r"\1{}\2", source)  # otherwise docutils sets the index below the letter
     try:
         formula = tex2mathml(source.translate(unichar2tex.uni2tex_table), as_block=as_block)
         formula = re.sub(r"<mo>&ApplyFunction;</mo>(?=\s*<m[^o])", '<mspace width="0.17em"/>', formula)  # as in log p
@@ -75,12 +75,12 @@ def mathml(translator, node: nodes.Element, as_block: bool) -> None:
 
 
 def skip(app, what, name, value, skipped, options) -> bool | None:
-    """Leave out 'Alias for field number …' of a NamedTuple, and what scikit-learn gives to every estimator."""
+    """Skip 'Alias for field number …' of NamedTuples, and the methods that scikit-learn adds to every estimator."""
     return True if type(value).__name__ in ("_tuplegetter", "RequestMethod") or name.endswith("_request") else None
 
 
 def setup(app) -> None:
-    """What Sphinx calls."""
+    """Register the formulas and the filter with Sphinx."""
     app.add_html_math_renderer(
         "mathml",
         (lambda self, node: mathml(self, node, False), None),

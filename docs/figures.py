@@ -1,4 +1,4 @@
-"""Computes the figures and example reports of the site, with the library: ``python docs/figures.py``, before Sphinx.
+"""Makes the figures and example reports of the site: ``python docs/figures.py``, before Sphinx.
 
 They go to docs/_figures and docs/_extra, which git ignores, and are made again when the code or their page has changed.
 docs/images/demo.png, which the README shows, is a copy of docs/_figures/demo.png.
@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 
 import hamcmc
 from hamcmc.inference import compilation
-from hamcmc.paper.demo import demo
 from hamcmc.paper import REPRODUCTIONS
+from hamcmc.paper.demo import demo
 from hamcmc.report.reproduction import write_demo
 
 DOCS = Path(__file__).parent
@@ -26,7 +26,7 @@ FIGURES, EXTRA = DOCS / "_figures", DOCS / "_extra"
 
 
 def samples(page: str) -> dict:
-    """What a page's Python samples leave behind."""
+    """Run the Python samples of a page, and return the variables that they define."""
     names = {"__name__": "sample"}
     with contextlib.redirect_stdout(None):
         for code in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL):
@@ -35,7 +35,7 @@ def samples(page: str) -> dict:
 
 
 def first_posterior() -> None:
-    """The marginal posteriors of the page's own run."""
+    """Draw the marginal posteriors of the run on the page."""
     names = samples("first-posterior.md")
     theta = names["result"].posterior["theta"].reshape(-1, 3)
     figure = Figure(figsize=(9, 2.6), layout="constrained")
@@ -49,7 +49,7 @@ def first_posterior() -> None:
 
 
 def demonstration() -> None:
-    """What ``make demo`` draws, and its report."""
+    """Make the figure of ``make demo`` and its report."""
     with tempfile.TemporaryDirectory() as folder:
         found = demo(Path(folder))
         shutil.copy(found.picture, FIGURES / "demo.png")
@@ -57,7 +57,7 @@ def demonstration() -> None:
 
 
 def reproduction(name: str) -> Callable[[], None]:
-    """The quick form of a figure of the paper."""
+    """A function that makes the quick version of a figure of the paper."""
 
     def reproduce() -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +67,7 @@ def reproduction(name: str) -> Callable[[], None]:
     return reproduce
 
 
-MAKERS = {  # what takes longest first
+MAKERS = {  # the slowest first
     "bias.png": reproduction("bias"),
     "demo.png": demonstration,
     "proposition.png": reproduction("proposition"),
@@ -77,7 +77,7 @@ MAKERS = {  # what takes longest first
 
 
 def make(name: str) -> str:
-    """Make one, and say how long it took."""
+    """Make one figure, and say how long it took."""
     compilation.keep()
     start = time.perf_counter()
     MAKERS[name]()
@@ -85,7 +85,7 @@ def make(name: str) -> str:
 
 
 def main() -> None:
-    """Make what is missing or older than the code, two at a time."""
+    """Make the figures that are missing or older than the code, two at a time."""
     FIGURES.mkdir(exist_ok=True)
     EXTRA.mkdir(exist_ok=True)
     sources = [*Path(hamcmc.__file__).parent.rglob("*.py"), Path(__file__), DOCS / "first-posterior.md"]

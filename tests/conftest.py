@@ -18,14 +18,23 @@ settings.register_profile("fixed", derandomize=True, deadline=None)  # the same 
 settings.load_profile("fixed")
 
 
+# What XLA does last and takes longest over, for speed that short programs cannot repay.
+QUICK = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+
+
 def pytest_configure(config):
     """Compile fast, and keep compiled programs between tests, workers and sessions: they are most of the time."""
     # Most programs here take less time to run than to compile; in the processes that tests start, too.
-    jax.config.update("jax_disable_most_optimizations", True)
-    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-    jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("xla")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK}"  # read when the first program is compiled
+    switches = {
+        "jax_disable_most_optimizations": True,
+        "jax_compilation_cache_dir": str(config.cache.mkdir("xla")),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": 0,
+    }
+    for name, value in switches.items():
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)
     # An entry read while another worker writes it is compiled anew.
     config.addinivalue_line("filterwarnings", "ignore:Error reading persistent compilation cache entry")
 

@@ -1,4 +1,4 @@
-"""The README and the site: Python samples run, command lines parse, links lead somewhere, the reference is complete."""
+"""The README and the site: Python samples run, command lines parse, links resolve, and the reference is complete."""
 
 import ast
 import fnmatch
@@ -19,22 +19,30 @@ ROOT = Path(__file__).parent.parent
 ALL = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 ALL = tuple(p for p in ALL if "_build" not in p.parts)
 PAGES = [p for p in ALL if "```python" in p.read_text()]
-FIGURES = (ROOT / "docs" / "figures.py").read_text()  # makes what pages show from docs/_figures
-# Modules that no one is told to use; every other one has a place in the reference.
+FIGURES = (ROOT / "docs" / "figures.py").read_text()  # the script that makes docs/_figures
+# Modules that users do not import; every other module has a place in the reference.
 INTERNAL = (
-    *("_*", "*._*", "cli*", "compilation", "demo", "distributed*", "job", "landscape", "loop", "model_file", "moments"),
-    *("paper*", "progress", "record", "stream", "models.gaussian_mf", "native.blocks", "native.build", "native.twin"),
-    *("report.frame", "report.plots", "samplers.ensemble*", "separation.*", "speech.guess", "speech.model"),
-    "speech.pair",
+    *("_*", "*._*", "cli*", "paper*", "store.*", "target.landscape"),
+    *("samplers.ensemble*", "samplers.registry"),
+    *("inference.candidates", "inference.compilation", "inference.compiled", "inference.job", "inference.program"),
+    *("inference.scoring", "inference.stream", "inference.tempering", "inference.trials"),
+    *("diagnostics.costs", "diagnostics.ess"),
+    *("factorization.cost", "factorization.exchange", "factorization.inspect", "factorization.launch"),
+    *("factorization.metric", "factorization.mixture", "factorization.model", "factorization.part"),
+    *("factorization.partition", "factorization.problem", "factorization.program", "factorization.recipes"),
+    *("factorization.recorded", "factorization.sharded", "factorization.table", "factorization.worker"),
+    *("factorization.native.blocks", "factorization.native.build", "factorization.native.twin"),
+    *("stable.chains", "stable.impulses", "speech.guess", "speech.model", "speech.pair"),
+    *("report.frame", "report.plots"),
 )
 
 
 def blocks(text: str) -> list[tuple[int, str]]:
-    """The Python samples of a page, with their first line's number."""
+    """The Python samples of a page, each with the number of its first line."""
     return [(text[: m.start()].count("\n") + 1, m[1]) for m in re.finditer(r"```python\n(.*?)```", text, re.DOTALL)]
 
 
-OTHERWISE_TESTED = ("interoperability.md",)  # what it calls is in tests/interop
+OTHERWISE_TESTED = ("interoperability.md",)  # tests/interop covers what it calls
 
 
 @pytest.mark.parametrize(
@@ -50,7 +58,7 @@ def test_samples_run(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", ALL, ids=lambda p: str(p.relative_to(ROOT)))
-def test_links_lead_somewhere(page):
+def test_links_resolve(page):
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
         if target.startswith("_figures/"):
             assert f'"{Path(target).name}"' in FIGURES or f'"{Path(target).stem}"' in FIGURES, target
@@ -60,32 +68,36 @@ def test_links_lead_somewhere(page):
 
 # --- command lines ---
 
+FENCED = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
 
 def command_lines(text: str) -> list[str]:
-    """Whole lines of shell in a page's blocks: of an indented or fenced block, perhaps after a prompt or a launcher."""
-    return re.findall(
-        r"^ *(?:\$ )?(?:mpirun -n \w+ |srun |\.venv/bin/)?(hamcmc +[a-z].*?)(?: {2,}#.*)?$", text, re.MULTILINE
-    )
+    """The ``hamcmc`` commands in a page's shell blocks, indented or fenced, perhaps after a prompt or a launcher."""
+    shell = [block for language, block in re.findall(FENCED, text) if language != "python"]
+    shell += re.findall(r"^ {4}.*$", re.sub(FENCED, "", text), re.MULTILINE)
+    command = r"^ *(?:\$ )?(?:mpirun -n \w+ |srun |\.venv/bin/)?(hamcmc +[a-z].*?)(?: {2,}#.*)?$"
+    return re.findall(command, "\n".join(shell), re.MULTILINE)
 
 
 def command_of(line: str) -> tuple:
     """The command that a line calls, and its arguments."""
-    words = shlex.split(re.sub(r"[\[\]]|…", "", line))[1:]  # [--optional] of a synopsis is written out
+    words = shlex.split(re.sub(r"[\[\]]|…", "", line))[1:]  # the brackets of a synopsis such as [--optional]
     command = typer.main.get_command(app)
-    while hasattr(command, "commands") and words:  # a group; `denoise FILE` is `denoise recording FILE`
+    while hasattr(command, "commands") and words and words[0] != "--help":
+        # `denoise FILE` means `denoise recording FILE`
         command = command.commands[words.pop(0) if words[0] in command.commands else "recording"]
     return command, words
 
 
 def parse(line: str) -> None:
-    """Raise where a command line names a command or an option that does not exist, or leaves a value away."""
+    """Raise if a command line has an unknown command, an unknown option or too few or too many arguments."""
     command, words = command_of(line)
     _, extra, _ = command.make_parser(command.context_class(command)).parse_args(words)
-    assert not extra, f"{line}: too much is {extra}"
+    assert not extra, f"{line}: unexpected {extra}"
 
 
 def mention(line: str) -> None:
-    """Raise where a command that is spoken of has no such option."""
+    """Raise if a command that the text mentions has no such option."""
     command, words = command_of(line)
     known = {option for p in command.params for option in (*p.opts, *p.secondary_opts)}
     assert {w for w in words if w.startswith("-")} <= known | {"--help"}, line
@@ -94,9 +106,9 @@ def mention(line: str) -> None:
 @pytest.mark.parametrize("page", ALL, ids=lambda p: str(p.relative_to(ROOT)))
 def test_command_lines_parse(page):
     text = page.read_text()
-    for line in command_lines(re.sub(r"```python\n.*?```", "", text, flags=re.DOTALL)):
+    for line in command_lines(text):
         parse(line)
-    for line in re.findall(r"`(hamcmc [^`]*)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)):
+    for line in re.findall(r"`(hamcmc [^`]*)`", re.sub(FENCED, "", text)):
         mention(line)
 
 
@@ -113,15 +125,15 @@ def test_command_lines_are_found_and_wrong_ones_fail():
 def test_make_targets_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in ALL:
-        told = set(re.findall(r"(?:^    |`)make ([a-z-]+)", page.read_text(), re.MULTILINE))
-        assert told <= targets, f"{page}: {told - targets}"
+        mentioned = set(re.findall(r"(?:^    |`)make ([a-z-]+)", page.read_text(), re.MULTILINE))
+        assert mentioned <= targets, f"{page}: {mentioned - targets}"
 
 
 # --- the reference ---
 
 
 def public(module) -> dict:
-    """Functions and classes of a module by name: those of ``__all__``, or all that it defines without underscore."""
+    """The public functions and classes of a module by name: those in ``__all__``, or all that it defines."""
     names = getattr(module, "__all__", None) or [
         n for n, x in vars(module).items() if not n.startswith("_") and getattr(x, "__module__", "") == module.__name__
     ]
@@ -131,7 +143,7 @@ def public(module) -> dict:
 
 @functools.cache
 def reference() -> dict:
-    """Everything on the pages of the reference: full name → value."""
+    """Everything on the pages of the reference, by full name."""
     found, current = {}, ""
     for page in sorted((ROOT / "docs" / "api").glob("*.md")):
         lines = page.read_text().splitlines()
@@ -155,7 +167,7 @@ def reference() -> dict:
 
 
 def used(code: str) -> set[str]:
-    """Full names of what a sample takes from the package."""
+    """The full names of what a sample uses of the package."""
     tree = ast.parse(code)
     modules, names = {}, set()
     for node in ast.walk(tree):
@@ -192,14 +204,24 @@ def internal(module: str) -> bool:
     return any(fnmatch.fnmatch(module.removeprefix("hamcmc."), pattern) for pattern in INTERNAL)
 
 
-def test_every_module_is_in_the_reference_or_internal():
+@functools.cache
+def modules() -> tuple[str, ...]:
+    """The full names of all modules of the package."""
     source = ROOT / "src" / "hamcmc"
     files = [p.relative_to(source.parent).with_suffix("") for p in source.rglob("*.py")]
-    modules = [".".join(p.parts).removesuffix(".__init__") for p in files]
+    return tuple(".".join(p.parts).removesuffix(".__init__") for p in files)
+
+
+def test_every_module_is_in_the_reference_or_internal():
     described = [id(x) for x in reference().values()]  # under this module's name or another
-    for module in {m for m in modules if not internal(m)} - set(reference()):
+    for module in {m for m in modules() if not internal(m)} - set(reference()):
         names = public(importlib.import_module(module))
         assert not names or any(id(x) in described for x in names.values()), module
+
+
+def test_every_internal_module_exists():
+    short = [m.removeprefix("hamcmc.") for m in modules()]
+    assert not [pattern for pattern in INTERNAL if not fnmatch.filter(short, pattern)]
 
 
 def test_everything_in_the_reference_has_a_docstring():

@@ -1,24 +1,51 @@
-"""Importing hamcmc is quick and touches nothing: JAX, NumPy and our own modules, and no device."""
+"""Importing hamcmc is quick and touches no device; what is optional waits for its use; old names still work."""
 
 import subprocess
 import sys
+import warnings
+from graphlib import TopologicalSorter
+from importlib import import_module
 
+import grimp
 import pytest
+
+import hamcmc
+from hamcmc._renamed import MODULES
 
 PROBE = """
 import sys
 {}
 import jax._src.xla_bridge as bridge
 print(bool(bridge._backends))
-print(*sorted({{name.split(".")[0] for name in sys.modules}}))
+print(*sorted(sys.modules))
+"""
+DRAWING = ("matplotlib", "PIL")  # which ArviZ imports, too
+EXTRAS = ("polars", "soundfile", "pystoi", "blackjax", "numpyro", "sklearn", *DRAWING)
+ABSENT = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Absent(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ABSENT:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
 """
 
 
+def run(code: str, absent=(), **options) -> str:
+    """What a Python of its own prints, as if the packages `absent` were not installed."""
+    code = f"ABSENT = {tuple(absent)}" + ABSENT + code
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **options)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
 def imported(statement: str) -> tuple[str, set[str]]:
-    """Whether a device was touched, and the packages that `statement` imports, in a Python of its own."""
-    ran = subprocess.run([sys.executable, "-c", PROBE.format(statement)], capture_output=True, text=True, check=True)
-    touched, packages = ran.stdout.splitlines()
-    return touched, set(packages.split())
+    """Whether a device was touched, and the modules that `statement` imports."""
+    touched, modules = run(PROBE.format(statement)).splitlines()
+    return touched, set(modules.split())
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +59,120 @@ def test_no_device_is_touched(by_hamcmc):
 
 
 def test_little_is_imported(by_hamcmc):
-    """What takes long to import waits for its first use; so do the packages of the extras."""
-    late = {"arviz", "xarray", "zarr", "matplotlib", "optax", "polars", "pystoi", "soundfile", "typer"}
-    extras = {"blackjax", "numpyro", "sklearn"}
-    assert not by_hamcmc[1] & (late | extras)
+    """What takes long to import waits for its first use; so do the packages of the extras and the applications."""
+    late = {"arviz", "xarray", "zarr", "optax", "typer", "rich", "scipy.stats"}
+    assert not by_hamcmc[1] & (late | set(EXTRAS))
+    folders = {m.split(".")[1] for m in by_hamcmc[1] if m.startswith("hamcmc.")}
+    assert not folders & {"factorization", "stable", "speech", "report", "interop", "paper", "cli"}
 
 
-def test_little_is_imported_of_scipy():
-    touched = imported("import hamcmc; assert 'scipy.stats' not in sys.modules")
-    assert touched[0] == "False"
+def test_the_shell_starts_quickly():
+    """``hamcmc --help`` needs neither what draws nor what reads the files of one application."""
+    modules = imported("import hamcmc.cli.app")[1]
+    assert not modules & {*EXTRAS, "arviz", "xarray", "zarr", "optax", "scipy"}
+    folders = {m.split(".")[1] for m in modules if m.startswith("hamcmc.")}
+    assert not folders & {"factorization", "stable", "speech", "report", "interop", "paper"}
+
+
+# --- names at the top level ---
+
+
+def test_applications_load_when_first_used():
+    for name, where in hamcmc._APPLICATIONS.items():
+        assert getattr(hamcmc, name) is getattr(import_module(where), name)
+        assert name in dir(hamcmc)
+    assert set(hamcmc.__all__) <= set(dir(hamcmc))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        hamcmc.nothing  # noqa: B018
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """import-linter sees folders; this sees a package whose module imports the package, too."""
+    graph = grimp.build_graph("hamcmc", exclude_type_checking_imports=True)
+    imports = {m: graph.find_modules_directly_imported_by(m) for m in graph.modules}
+    assert len(imports) > 50
+    TopologicalSorter(imports).prepare()
+
+
+# --- without the extras ---
+
+
+def test_sampling_needs_no_extra(tmp_path):
+    code = """
+import hamcmc, jax.numpy as jnp, numpy as np
+from hamcmc.report import write_report
+
+posterior = hamcmc.Posterior(
+    lambda theta: -0.5 * jnp.sum(theta**2), lambda theta, y: -0.5 * jnp.sum((y - theta) ** 2), np.ones((50, 2))
+)
+result = hamcmc.sample(posterior, "sgld", jnp.zeros(2), step_size=1e-3, num_samples=40, warmup=10, batch_size=10,
+                       out="run", progress=False)
+print(result.summary())
+write_report("run")
+"""
+    assert "theta[1]" in run(code, set(EXTRAS) - set(DRAWING), cwd=tmp_path)
+    assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("use", "extra"),
+    [
+        ("from hamcmc.factorization.ratings import read; read('ratings.csv')", "ratings"),
+        ("import hamcmc; hamcmc.denoise", "audio"),
+        ("import hamcmc; hamcmc.MatrixFactorization", "sklearn"),
+        ("from hamcmc.speech.metrics import stoi; stoi(0.0, 0.0, 8000)", "audio"),
+        ("import hamcmc.report.denoise", "report"),
+    ],
+)
+def test_what_is_missing_is_named_with_its_extra(use, extra):
+    caught = f"\ntry:\n    {use}\nexcept ImportError as error:\n    print(error)"
+    absent = DRAWING if extra == "report" else EXTRAS
+    assert f"pip install 'hamcmc[{extra}]'" in run(caught, absent)
+
+
+@pytest.mark.parametrize(("command", "extra"), [("demo", "report"), ("factorize ratings.csv", "ratings")])
+def test_the_shell_names_the_extra_in_one_line(command, extra, tmp_path):
+    (tmp_path / "ratings.csv").write_text("user,item,rating\n1,1,1\n")
+    code = f"""
+import io
+sys.argv, sys.stderr = ["hamcmc", *{command.split()}], io.StringIO()
+from hamcmc.cli.app import main
+try:
+    main()
+except SystemExit as end:
+    print(end.code, sys.stderr.getvalue())
+"""
+    package = {"report": "matplotlib", "ratings": "polars"}[extra]
+    said = run(code, EXTRAS, cwd=tmp_path)
+    assert said == f"2 error: this needs {package}: pip install 'hamcmc[{extra}]'\n\n"
+
+
+# --- names of 0.1.0 ---
+
+
+@pytest.fixture
+def forgotten():
+    """Old names, as if they had never been imported."""
+    for name in MODULES:
+        sys.modules.pop(f"hamcmc.{name}", None)
+
+
+@pytest.mark.parametrize("old", MODULES)
+def test_old_modules_are_the_new_ones(old, forgotten):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        module = import_module(f"hamcmc.{old}")
+    if MODULES[old]:
+        assert module is import_module(f"hamcmc.{MODULES[old]}")
+        assert f"hamcmc.{old} is now hamcmc.{MODULES[old]}" in [str(w.message) for w in seen]
+    assert module.__spec__.name == f"hamcmc.{MODULES[old] or old}"
+
+
+def test_an_old_module_does_not_hide_a_function(forgotten):
+    with pytest.warns(DeprecationWarning, match="hamcmc.tune is now hamcmc.inference.tune") as seen:
+        from hamcmc.tune import Tuned
+    assert seen[0].filename == __file__
+    assert Tuned is hamcmc.Tuned
+    assert hamcmc.tune is import_module("hamcmc.inference.tune").tune
+    with pytest.raises(ModuleNotFoundError):
+        import_module("hamcmc.models.nothing")

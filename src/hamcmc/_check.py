@@ -1,11 +1,15 @@
-"""Argument checks that name the culprit. A traced value, whose number is not known yet, passes unchecked."""
+"""Argument checks that name the culprit. A traced value has no number yet, so it passes unchecked."""
 
 import math
+from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
+import jax
 import numpy as np
 from jax.core import Tracer
+
+PyTree = Any
 
 
 def _is_number(value: Any) -> bool:
@@ -22,7 +26,7 @@ def positive(name: str, value: Any) -> float:
 
 
 def non_negative(name: str, value: Any) -> float:
-    """A finite number not below zero, as a float."""
+    """A finite number that is not below zero, as a float."""
     if isinstance(value, Tracer):
         return value  # type: ignore[return-value]
     if not (_is_number(value) and math.isfinite(value) and value >= 0):
@@ -39,8 +43,13 @@ def fraction(name: str, value: Any) -> float:
     return float(value)
 
 
+def open_fraction(name: str, value: Any) -> float:
+    """A number in (0, 1), as a float."""
+    return fraction(name, positive(name, value))
+
+
 def at_least(name: str, value: Any, least: int) -> int:
-    """A whole number not below `least`."""
+    """A whole number that is not below `least`."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be a whole number, {least} or more, got {value!r}")
     return int(value)
@@ -51,3 +60,22 @@ def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
     return value
+
+
+def entries(name: str, tree: PyTree, *, zero: bool = False) -> None:
+    """A pytree of arrays with finite entries above zero, or not below zero if `zero` is allowed."""
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, Tracer):
+            continue
+        leaf = np.asarray(leaf)
+        if not (np.isfinite(leaf) & ((leaf >= 0) if zero else (leaf > 0))).all():
+            raise ValueError(f"{name} must have finite entries{', 0 or more' if zero else ' above 0'}")
+
+
+def gradient(grad: Any) -> Callable:
+    """A function, and not the posterior itself."""
+    if not callable(grad):
+        raise ValueError(
+            f"grad must be a function of (position, minibatch), such as posterior.grad, got {type(grad).__name__}"
+        )
+    return grad

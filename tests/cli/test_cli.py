@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from hamcmc.cli import app as cli
 from hamcmc.diagnostics.result import Result
+from hamcmc.samplers import NAMES
 
 MODEL = """
 import jax.numpy as jnp
@@ -58,7 +59,7 @@ def shell(monkeypatch):
 
 
 SAMPLE = ("sample", "model.py", "--data", "data.npz", "--sampler", "hamcmc", "--step-size", "1e-3")
-SAMPLE += ("--batch-size", 20, "--samples", 100, "-q")
+SAMPLE += ("--batch-size", 20, "--num-samples", 100, "-q")
 
 
 def test_sample_summary_report(folder, shell):
@@ -97,12 +98,12 @@ def test_cycles_control_variate_and_svrg(folder, shell):
     assert shell("resume", "run", "-q")[0] == 0
     code, text = shell(*arguments, "--decay", 0.5)
     assert code == 2
-    assert "--cycles must be 1 or more, and goes without --decay" in text
+    assert "--cycles must be 1 or more, and cannot be combined with --decay" in text
 
 
 @pytest.mark.slow
 def test_the_step_size_is_found(folder, shell, monkeypatch):
-    monkeypatch.setattr(cli, "budget_for", lambda work: 1000)
+    monkeypatch.setattr("hamcmc.inference.tune.budget_for", lambda work: 1000)
     arguments = [a for a in SAMPLE if a not in ("--step-size", "1e-3")] + ["--sampler", "sghmc", "--cycles", 2]
     code, text = shell(*arguments)
     assert code == 0, text
@@ -112,16 +113,16 @@ def test_the_step_size_is_found(folder, shell, monkeypatch):
     assert settings["notes"]["options"] == found["options"] == {"friction": settings["sampler"]["friction"]}
     assert settings["step_size"]["step_size"] == found["step_size"]
     (folder / "run" / "checkpoint").unlink()  # start again
-    monkeypatch.setattr(cli, "tune", None)  # nothing is looked for again
+    monkeypatch.setattr("hamcmc.inference.tune.tune", None)  # nothing is looked for again
     assert shell("resume", "run", "-q")[0] == 0
     code, text = shell(*arguments[:-2], "--decay", 0.5)
     assert code == 2
-    assert "--decay wants a number for --step-size" in text
+    assert "--decay needs a number for --step-size" in text
 
 
 @pytest.mark.slow
 def test_every_sampler_by_name(folder, shell):
-    for name in cli.NAMES:
+    for name in NAMES:
         learning = ("--set", "adapt=5") if name.startswith("ensemble") else ()
         code, text = shell(*SAMPLE, "--sampler", name, "-o", name, "--decay", 0.51, *learning)
         assert code == 0, text
@@ -140,7 +141,7 @@ def test_every_sampler_by_name(folder, shell):
         ({"--set": "memory"}, "NAME=VALUE"),
         ({"--batch-size": "0"}, "batch_size"),
         ({"--batch-size": "201"}, "batch_size 201 is larger than the data: 200 rows"),
-        ({"--samples": "0"}, "num_samples"),
+        ({"--num-samples": "0"}, "num_samples"),
         ({"--start": "middle"}, "--start"),
         ({"--data": "nowhere.npz"}, "nowhere.npz"),
     ],
@@ -260,8 +261,25 @@ def test_signals_save_and_resume_completes(number, code, folder):
     assert 0 < Result.open("run").draws < 2_000_000
 
 
+def test_option_names_of_010_still_work_and_are_not_shown(folder, shell):
+    arguments = ["--samples=30" if a == "--num-samples" else a for a in SAMPLE if a != 100]
+    assert shell(*arguments, "--sampler", "sgld", "--burn-in", "7")[0] == 0
+    settings = json.loads((folder / "run" / "run.json").read_text())
+    assert (settings["num_samples"], settings["warmup"]) == (30, 7)
+    text = shell("sample", "--help")[1]
+    assert "--num-samples" in text
+    assert "--samples" not in text
+
+
+@pytest.mark.parametrize("command", ["sample", "factorize"])
+def test_one_vocabulary(command, shell):
+    text = shell(command, "--help")[1]
+    for option in ("num-samples", "warmup", "thin", "seed", "out", "overwrite", "checkpoint-seconds", "quiet", "set"):
+        assert f"--{option}" in text
+
+
 def test_help_has_examples(shell):
-    for command in ([], ["sample"], ["resume"], ["summary"], ["report"], ["demo"], ["reproduce"]):
+    for command in ([], ["sample"], ["resume"], ["summary"], ["report"], ["demo"], ["reproduce"], ["watch"]):
         code, text = shell(*command, "--help")
         assert code == 0
         assert "hamcmc" in text

@@ -51,8 +51,6 @@ def cleaner(monkeypatch):
                 x, frames = self.gain * block, len(block) * 100 // rate
                 sd = np.full((block.shape[1], 33, frames), 0.1) if uncertainty else None
                 done += len(block)
-                if progress:
-                    progress(done / length)
                 yield Cleaned(
                     x, np.stack([x / (d + 2) for d in range(draws)]) if draws else None, sd, FREQUENCIES, 0.01
                 )
@@ -291,14 +289,13 @@ def test_training_uses_all_recordings_below(tmp_path, monkeypatch):
     asked = {}
 
     def train(files, *, rank, progress):
-        progress(1.0)
-        asked.update(files=[f.name for f in files], rank=rank)
+        asked.update(files=[f.name for f in files], rank=rank, progress=progress)
         return dictionary.Dictionary(np.ones((4, rank)) / 4)
 
     monkeypatch.setattr(dictionary, "train", train)
     done = call("train", tmp_path / "a", "-o", tmp_path / "d.npz", "--rank", 7)
-    assert asked == {"files": ["1.wav", "2.FLAC"], "rank": 7}
+    assert asked == {"files": ["1.wav", "2.FLAC"], "rank": 7, "progress": None}
     assert dictionary.load(tmp_path / "d.npz").W.shape == (4, 7)
     assert "7 spectra from 2 files" in done.stdout
-    call("train", tmp_path / "a" / "1.wav", "-o", tmp_path / "d.npz")
-    assert asked["files"] == ["1.wav"]
+    call("train", tmp_path / "a" / "1.wav", "-o", tmp_path / "d.npz", "-q")
+    assert (asked["files"], asked["progress"]) == (["1.wav"], False)

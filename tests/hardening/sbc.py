@@ -1,5 +1,5 @@
-"""Simulation-based calibration: parameters drawn from the prior, data from them, a run on the data, and the rank of the
-parameters among the run's draws, which is uniform if the draws are from the posterior.
+"""Simulation-based calibration: draw parameters from the prior and data from them, run a sampler on the data, and rank
+the parameters among the run's draws. The ranks are uniform if the draws are from the posterior.
 
     python -m tests.hardening.sbc            every sampler on both models: a table
 
@@ -19,13 +19,14 @@ from jax.flatten_util import ravel_pytree
 from scipy import stats
 
 import hamcmc
+from hamcmc.inference.many import Turn, advance
 from tests.samplers.catalogue import catalogue
 from tests.samplers.targets import OPTIMISED
 
-SIMULATIONS, DRAWS = 1024, 7  # ranks 0 … 7
+SIMULATIONS, DRAWS = 1024, 7  # ranks are 0 … 7
 APART = 3.0  # relaxation times between draws; the first comes after twice that
 HEAD_START, POWER = 1000, 0.6  # t₀ and b
-COARSER = 2  # the last step's size over the catalogue's: a thousand ranks see biases of some percent, and no finer
+COARSER = 2  # the last step's size over the catalogue's: a thousand ranks show biases of some percent, but no less
 ROWS, BATCH = 16, 8
 NAMES = (  # of the catalogue: every sampler at least once
     "sgld",
@@ -46,7 +47,7 @@ NAMES = (  # of the catalogue: every sampler at least once
 
 
 class Model(NamedTuple):
-    """A posterior, draws from its prior (parameters) and of its data, and how stiff and soft it is."""
+    """A posterior, functions that draw parameters from its prior and data from them, and how stiff and soft it is."""
 
     posterior: Any
     prior: Callable[[jax.Array], Any]
@@ -79,7 +80,7 @@ def linear_gaussian(package: Any) -> Model:
 
 
 def hierarchical(package: Any) -> Model:
-    """Four groups with a mean and a spread in common, which is positive; away from their centre."""
+    """Four groups with a common mean and a common, positive spread, in the non-centred form."""
     group = np.repeat(np.arange(4), ROWS // 4)
 
     def predicted(theta, group):
@@ -91,7 +92,7 @@ def hierarchical(package: Any) -> Model:
         {"group": group, "x": np.zeros(ROWS, np.float32)},
         support={"s": package.positive()},
     )
-    # Sgrld's metric slows m down; sghmc leaves the numbers at larger steps; four pairs do not span six dimensions.
+    # Sgrld's metric slows m down; sghmc becomes non-finite at larger steps; four pairs do not span six dimensions.
     changes = {"sgrld": {"slowest": 1 / 17}, "sghmc": {"step_size": 2e-3 / 3}}
     changes |= {"ensemble": {"slowest": 0.15}, "ensemble-underdamped": {"slowest": 0.15}}
     changes |= {"ensemble-adjusted": {"slowest": 0.004}}
@@ -109,14 +110,14 @@ MODELS = {"linear Gaussian": linear_gaussian, "hierarchical": hierarchical}
 
 
 class Ranks(NamedTuple):
-    """Ranks (simulation, quantity) of 0 … DRAWS, and the quantities' names; -1 where a run left the numbers."""
+    """Ranks (simulation, quantity) of 0 … DRAWS, or -1 for a run that became non-finite; and the quantities' names."""
 
     ranks: np.ndarray
     names: list[str]
 
     @property
     def p_values(self) -> np.ndarray:
-        """Of χ² against equal counts, for each quantity; 0 if more than one run in a hundred left the numbers."""
+        """Of χ² against equal counts, for each quantity; 0 if more than one run in a hundred became non-finite."""
         if self.lost > 0.01:
             return np.zeros(len(self.names))
         counts = np.stack([np.bincount(r, minlength=DRAWS + 1) for r in self.kept.T])
@@ -124,12 +125,12 @@ class Ranks(NamedTuple):
 
     @property
     def kept(self) -> np.ndarray:
-        """Ranks of the runs that stayed among the numbers."""
+        """Ranks of the runs that stayed finite."""
         return self.ranks[(self.ranks >= 0).all(1)]
 
     @property
     def lost(self) -> float:
-        """The share of runs that left the numbers."""
+        """The share of runs that became non-finite."""
         return float((self.ranks < 0).any(1).mean())
 
     @property
@@ -140,11 +141,11 @@ class Ranks(NamedTuple):
 
 
 def calibrate(package: Any, model: str, name: str, *, simulations: int = SIMULATIONS, seed: int = 0) -> Ranks:
-    """Ranks of true parameters among draws of a sampler of the catalogue."""
+    """Ranks of true parameters among the draws of a sampler of the catalogue."""
     m = MODELS[model](package)
     make, settings = catalogue(package, m.posterior, m.stiffness)[name]
     settings = settings | m.changes.get(name, {})
-    adjusted = name == "ensemble-adjusted"  # exact at any step: a constant one will do
+    adjusted = name == "ensemble-adjusted"  # exact at any step, so that a constant one will do
     sampler, finest = make(), settings["step_size"] * (1 if adjusted else COARSER)
     rate = finest * settings.get("slowest", m.stiffness.min())  # relaxations per step at the last step size
     full = settings.get("batch_size", BATCH) is None
@@ -159,14 +160,14 @@ def calibrate(package: Any, model: str, name: str, *, simulations: int = SIMULAT
         start = jax.vmap(m.prior)(jax.random.split(k_start, sampler.replicas)) if many else m.prior(k_start)
         state = jax.tree.map(jnp.asarray, sampler.init(jax.vmap(unconstrain)(start) if many else unconstrain(start)))
 
-        def step(t, state):
+        def turn(t):
             k_batch, k_step = jax.random.split(jax.random.fold_in(k_run, t))
             rows = jax.random.randint(k_batch, (BATCH,), 0, ROWS)
             batch = data if full else jax.tree.map(lambda x: jnp.asarray(x)[rows], data)
-            return sampler.step(k_step, state, batch, epsilon(t))[0]
+            return Turn(k_step, batch, epsilon(t))
 
         def segment(state, bounds):
-            state = lax.fori_loop(bounds[0], bounds[1], step, state)
+            state, _ = advance(sampler, state, turn, bounds[0], bounds[1])
             position = jax.tree.map(lambda x: x[0], state.position) if many else state.position
             return state, ravel_pytree(m.posterior.constrain(position))[0]
 

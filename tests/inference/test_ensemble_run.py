@@ -82,14 +82,14 @@ def test_what_does_not_go_together(model, correlated):
     with pytest.raises(ValueError, match="warmup must be at least 1000"):
         hamcmc.sample(posterior, "ensemble_hamcmc", start, step_size=1.0, warmup=10)
     with pytest.raises(ValueError, match="batch_size"):
-        hamcmc.sample(model, "ensemble_hamcmc", jnp.zeros(3), step_size=1.0, adjusted=True, batch_size=10)
+        hamcmc.sample(model, "ensemble_adjusted", jnp.zeros(3), step_size=1.0, batch_size=10)
     with pytest.raises(ValueError, match="chains: ensemble_hamcmc is an ensemble of 4 chains; say with ensembles="):
         hamcmc.sample(posterior, "ensemble_hamcmc", start, step_size=1.0, pairs=1, chains=2)
     with pytest.raises(ValueError, match="ensembles: sgld is not an ensemble sampler; say with chains="):
         hamcmc.sample(posterior, "sgld", start, step_size=1.0, ensembles=2)
     mirrored = hamcmc.Posterior(lambda t: -t["a"], support={"a": hamcmc.positive(by="mirror")})
     with pytest.raises(ValueError, match="bijection"):
-        hamcmc.sample(mirrored, "ensemble_hamcmc", {"a": jnp.ones(())}, step_size=1.0, adjusted=True)
+        hamcmc.sample(mirrored, "ensemble_adjusted", {"a": jnp.ones(())}, step_size=1.0)
 
 
 def test_what_replicas_share_is_counted_once():

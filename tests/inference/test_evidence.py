@@ -9,11 +9,12 @@ from scipy.stats import multivariate_normal
 
 import hamcmc
 from hamcmc.inference.evidence import Evidence, compare
-from hamcmc.store.errors import RunError
+from hamcmc.store.errors import NonFinite
 from hamcmc.target import linear_gaussian as lg
 from tests.mutation import mutant
 
 SIZE, NOISE = 60, 1.0
+EVIDENCE, LADDER = "inference/evidence.py", "inference/tempering.py"
 
 
 def simulated(seed=1, columns=2):
@@ -96,18 +97,25 @@ def test_exact_evidence(check):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "check"),
+    ("file", "old", "new", "check"),
     [
-        ("lambda g: self.beta * g, self.plain.mean", "lambda g: self.beta**2 * g, self.plain.mean", check_minibatches),
-        ("d = posterior.size * jax.vmap", "d = n * jax.vmap", check_minibatches),
-        pytest.param("(first * second).mean(1)", "(first * first).mean(1)", check_minibatches, marks=pytest.mark.slow),
-        ("(before + after) / 2", "after", check_integration),
-        ("(after**2 - before**2) / 12", "(before**2 - after**2) / 12", check_integration),
-        ("(fine - coarse) / 15", "(coarse - fine) / 15", check_integration),
+        (
+            LADDER,
+            "lambda g: self.beta * g, self.plain.mean",
+            "lambda g: self.beta**2 * g, self.plain.mean",
+            check_minibatches,
+        ),
+        (LADDER, "d = unbiased(0.0, d, posterior.size)", "d = unbiased(0.0, d, n)", check_minibatches),
+        pytest.param(
+            LADDER, "(first * second).mean(1)", "(first * first).mean(1)", check_minibatches, marks=pytest.mark.slow
+        ),
+        (EVIDENCE, "(before + after) / 2", "after", check_integration),
+        (EVIDENCE, "(after**2 - before**2) / 12", "(before**2 - after**2) / 12", check_integration),
+        (EVIDENCE, "(fine - coarse) / 15", "(coarse - fine) / 15", check_integration),
     ],
 )
-def test_broken_maths_is_noticed(old, new, check):
-    with mutant("inference/evidence.py", old, new) as package, pytest.raises(AssertionError, match="off"):
+def test_broken_maths_is_noticed(file, old, new, check):
+    with mutant(file, old, new) as package, pytest.raises(AssertionError, match="off"):
         check(package)
 
 
@@ -155,7 +163,6 @@ def test_other_samplers(name):
         name,
         mode,
         step_size=0.2 / 60 if name == "ccadl" else lambda beta: 0.05,
-        chains=4 if name == "ccadl" else 1,
         batch_size=20 if name == "ccadl" else None,
         num_samples=6400,
         temperatures=17,
@@ -191,6 +198,7 @@ class TestBadInput:
             ({"batch_size": 1}, "batch_size must be 2 or more"),
             ({"batch_size": 61}, "batch_size 61 is larger than the data"),
             ({"svrg": 5}, "svrg: evidence has anchors of its own"),
+            ({"ensembles": 2}, "ensembles: sgld is not an ensemble sampler; say with chains="),
             ({"posterior": hamcmc.Posterior(lambda theta: -jnp.sum(theta**2))}, "evidence needs a log_likelihood"),
         ],
     )
@@ -198,8 +206,18 @@ class TestBadInput:
         with pytest.raises(ValueError, match=culprit):
             self.evidence(**changes)
 
+    def test_an_ensemble_takes_ensembles(self):
+        posterior = lg.linear_gaussian(simulated(), NOISE)
+        with pytest.raises(ValueError, match="chains: ensemble_hamcmc is an ensemble; say with ensembles="):
+            hamcmc.evidence(posterior, "ensemble_hamcmc", jnp.zeros(2), step_size=0.1, chains=2, pairs=3)
+
+    def test_a_finished_sampler_is_refused(self):
+        posterior = lg.linear_gaussian(simulated(), NOISE)
+        with pytest.raises(ValueError, match="evidence makes a target of its own for the sampler: give a name"):
+            hamcmc.evidence(posterior, hamcmc.sgld(posterior.grad), jnp.zeros(2), step_size=0.1)
+
     def test_a_step_too_large(self):
-        with pytest.raises(RunError, match=r"the rung β = .* turned non-finite by step"):
+        with pytest.raises(NonFinite, match=r"the rung β = .* became non-finite by step"):
             self.evidence(step_size=1.0, num_samples=3200, temperatures=5)
 
     def test_nothing_to_compare(self):

@@ -11,12 +11,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import hamcmc
 from hamcmc import samplers
+from hamcmc.inference import scoring
+from hamcmc.inference.trials import Contender, Trial
 from hamcmc.inference.tune import tune
 from hamcmc.target import linear_gaussian as lg
 from hamcmc.target.landscape import _ritz, survey
 from tests.mutation import mutant
 
-tuning = import_module("hamcmc.inference.tune")  # hamcmc.tune is the function
 AIM = 0.075  # three quarters of the default tolerance
 
 
@@ -49,7 +50,7 @@ def scores(module, variance, draws=40_000, seed=0):
 
 @pytest.mark.parametrize("variance", [1.0, 1.2, 0.8])
 def test_the_score_is_the_relative_error_of_the_variance(variance):
-    bias, error = scores(tuning, variance)
+    bias, error = scores(scoring, variance)
     n = 40_000
     assert_allclose(error, np.sqrt((2 * variance**2 + variance) / n), rtol=0.6)  # estimated from 20 runs
     assert abs(bias - (variance - 1)) < 4.5 * np.sqrt((2 * variance**2 + variance) / n)
@@ -59,14 +60,14 @@ def test_the_score_is_the_relative_error_of_the_variance(variance):
     ("old", "new"), [("-np.mean(x * g", "np.mean(x * g"), ("axis=(0, 2, 3)) - 1", "axis=(0, 2, 3))")]
 )
 def test_a_wrong_score_is_noticed(old, new):
-    with mutant("inference/tune.py", old, new):
-        bias, error = scores(import_module("hamcmc.inference.tune"), 1.0)
+    with mutant("inference/scoring.py", old, new):
+        bias, error = scores(import_module("hamcmc.inference.scoring"), 1.0)
     assert abs(bias) > 20 * error
 
 
 def test_the_score_holds_for_a_target_that_is_not_gaussian():
     x = np.random.default_rng(1).gamma(3.0, size=(100, 20, 10, 2))  # its density vanishes at 0
-    bias, _ = tuning.variance_bias(x, 2 / x - 1)
+    bias, _ = scoring.variance_bias(x, 2 / x - 1)
     scatter = np.std(x * (2 / x - 1)) / np.sqrt(x.size)
     assert abs(bias) < 4.5 * scatter
 
@@ -81,17 +82,17 @@ def test_autocorrelation_times(rho):
     x[0] = rng.standard_normal(2000)
     for t in range(1, 401):
         x[t] = rho * x[t - 1] + np.sqrt(1 - rho**2) * rng.standard_normal(2000)
-    time, relaxed = tuning.autocorrelation(times, x[times])
+    time, relaxed = scoring.autocorrelation(times, x[times])
     assert_allclose(time, (1 + rho) / (1 - rho), rtol=0.35)  # lags within a factor 2 are averaged
     assert_allclose(relaxed, np.mean(1 - rho ** (2.0 * times[1:])), atol=0.02)
 
 
 def test_bands_hold_every_direction_once_and_none_beyond_a_factor_of_two():
     curvatures = np.sort(np.random.default_rng(0).lognormal(sigma=1.0, size=40))
-    bands = tuning.spectral_bands(curvatures)
+    bands = scoring.spectral_bands(curvatures)
     assert_array_equal(np.concatenate(bands), np.arange(40))
     assert all(curvatures[b].max() <= 2.001 * curvatures[b].min() for b in bands)
-    assert len(tuning.spectral_bands(np.ones(3))) == 1
+    assert len(scoring.spectral_bands(np.ones(3))) == 1
 
 
 # --- the landscape ---
@@ -132,7 +133,15 @@ def test_the_step_of_a_gaussian(ridge, found):
 
 
 def test_the_same_seed_finds_the_same(ridge, found):
-    assert tune(ridge, "sgld", jnp.ones(3), budget=40_000) == found
+    """Whether the sampler is given by name or as a function; and progress is reported in order."""
+    said = []
+    make = lambda target: hamcmc.sgld(target.grad)
+    assert tune(ridge, make, jnp.ones(3), budget=40_000, progress=said.append) == found
+    assert said[0].phase == "looking around the mode"
+    assert said[1].phase == "round 1 of 3, 8 candidates"
+    done = [status.done for status in said]
+    assert done == sorted(done)
+    assert done[-1] < 1
 
 
 def test_unstable_steps_are_out(ridge):
@@ -156,8 +165,8 @@ def test_neither_too_small_nor_too_large(ridge, model, name, steps, batch, lengt
     scape = survey(posterior, jnp.ones(3), batch_size=batch, seed=0)
     build = lambda **o: samplers.build(name, posterior, **o)
     fixed = {"pairs": 3} if name == "ensemble_hamcmc" else {}
-    trial = tuning._Trial(posterior, build, fixed, scape, jnp.ones(3), batch, 0)
-    runners = [tuning._Runner(trial, {"step_size": e}) for e in steps]
+    trial = Trial(posterior, build, fixed, scape, jnp.ones(3), batch, 0)
+    runners = [Contender(trial, {"step_size": e}) for e in steps]
     for runner, measured in zip(runners, trial.run(runners, length)[0]):
         runner.found = measured
     low, _, high = (r.found for r in runners)

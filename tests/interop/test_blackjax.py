@@ -75,9 +75,9 @@ class TestOursInTheirLoop:
     def test_schedules_and_permutations(self, model):
         seen = []
         probe = hamcmc.Sampler(
-            lambda position: hamcmc.sgld(model.grad).init(position),
-            lambda key, state, batch, step_size: (state._replace(step=state.step + 1), (batch, step_size)),
-            {},
+            init=lambda position: hamcmc.sgld(model.grad).init(position),
+            step=lambda key, state, batch, step_size: (state._replace(step=state.step + 1), (batch, step_size)),
+            settings={},
         )
         schedule = hamcmc.Polynomial(0.1, 0.5)
         algorithm = to_blackjax(probe, model, step_size=schedule, batch_size=250, replace=False)

@@ -35,13 +35,13 @@ class Stand:
 def stand(monkeypatch):
     quick = fig5.settings(True)
     monkeypatch.setattr(fig5, "settings", lambda _: quick | TINY)
-    monkeypatch.setattr(fig5, "movielens_like", lambda *_, seed: movielens_like(60, 50, 3000, seed=seed))
+    monkeypatch.setattr("hamcmc.paper.ratings.movielens_like", lambda *_, seed: movielens_like(60, 50, 3000, seed=seed))
     monkeypatch.setattr(fig5, "Runner", Stand)
 
 
 def test_results(stand, tmp_path):
     said = []
-    found = fig5.reproduce(tmp_path, quick=True, seed=3, progress=lambda what, done: said.append(done))
+    found = fig5.reproduce(tmp_path, quick=True, seed=3, progress=lambda status: said.append(status.done))
     results = json.loads((tmp_path / "results.json").read_text())
     assert {f.name for f in found.files} == {"fig5.png", "fig5.svg", "results.json"}
     assert list(results["tuned"]) == list(results["rmse"]) == [row[0] for row in found.rows] == list(fig5.METHODS)

@@ -44,7 +44,7 @@ def tiny(request, tmp_path_factory):
     patch.setattr(module, "settings", lambda quick_run: quick(quick_run) | TINY[module])
     said = []
     out = tmp_path_factory.mktemp(module.__name__)
-    found = module.reproduce(out, quick=True, seed=3, progress=lambda what, done: said.append((what, done)))
+    found = module.reproduce(out, quick=True, seed=3, progress=said.append)
     patch.undo()
     return found, out, said
 
@@ -77,7 +77,7 @@ def test_quick_runs_say_so(tiny):
 
 def test_progress(tiny):
     _, _, said = tiny
-    parts = [done for _, done in said]
+    parts = [status.done for status in said]
     assert parts == sorted(parts)
     assert parts[0] == 0
     assert parts[-1] < 1

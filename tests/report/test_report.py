@@ -160,10 +160,10 @@ class Stop(Exception):
     pass
 
 
-@pytest.mark.parametrize("visits", [0, 2])
-def test_a_run_that_is_not_finished(tmp_path, posterior, visits):
+@pytest.mark.parametrize("segments", [0, 2])
+def test_a_run_that_is_not_finished(tmp_path, posterior, segments):
     def progress(status):
-        if status.iteration and len(seen) >= visits:
+        if status.iteration and len(seen) >= segments:
             raise Stop
         seen.append(status)
 
@@ -174,12 +174,12 @@ def test_a_run_that_is_not_finished(tmp_path, posterior, visits):
             checkpoint_seconds=0.0,
         )  # fmt: skip
     result = hamcmc.Result.open(tmp_path / "run")
-    assert (result.draws > 0) == (visits > 0)
+    assert (result.draws > 0) == (segments > 0)
     parsed = read(write_report(tmp_path / "run"))
     assert "not finished" in parsed.text
     assert f"iteration {result.meta['iteration']:,} of 1,000,000" in parsed.text
     assert f"hamcmc resume {tmp_path / 'run'}" in parsed.text
-    assert sections(parsed) == (ALL if visits else ["Diagnostics", "Cost", "Settings"])
+    assert sections(parsed) == (ALL if segments else ["Diagnostics", "Cost", "Settings"])
 
 
 @pytest.mark.parametrize("chains", [1, 3])

@@ -26,7 +26,7 @@ def conditional(key, p):
 def z_scores(package, every=1, inner=None, step_size=0.002):
     """Of the means of μ, (μ−x̄)², τ against exact values; standard errors from independent chains."""
     target = posterior(package)
-    sampler = package.samplers.alternating(target, conditional, inner or package.sgld, drawn=("tau",), every=every)
+    sampler = package.alternating(target, conditional, inner or package.sgld, drawn=("tau",), every=every)
     start = {"mu": X.mean(), "tau": jnp.float32(0.25)}
     result = package.sample(
         target, sampler, start, step_size=step_size, num_samples=1500, warmup=200, thin=2, chains=40, progress=False
@@ -47,8 +47,8 @@ def test_the_joint_law_is_exact(optimised):
     "run",
     [
         {"every": 3},
-        {"every": 10, "inner": lambda grad: hamcmc.sghmc(grad, friction=0.5), "step_size": 0.05},
-        {"inner": lambda grad: hamcmc.hamcmc(grad, memory=2), "step_size": 0.005},
+        {"every": 10, "inner": lambda target: hamcmc.sghmc(target.grad, friction=0.5), "step_size": 0.05},
+        {"inner": lambda target: hamcmc.hamcmc(target.grad, memory=2), "step_size": 0.005},
     ],
 )
 def test_in_other_ways(optimised, run):
@@ -57,7 +57,8 @@ def test_in_other_ways(optimised, run):
 
 def test_power(optimised):
     """Gradients that do not know the newest τ."""
-    with mutant("samplers/alternating.py", "moving | held, data", "moving | {'tau': 0.0}, data") as broken:
+    old, new = "posterior.grad(position | self.held", "posterior.grad(position | {'tau': 0.0}"
+    with mutant("samplers/alternating.py", old, new) as broken:
         assert np.abs(z_scores(broken)).max() > 5
 
 
@@ -65,13 +66,39 @@ def test_names_are_checked():
     target = posterior(hamcmc)
     start = target.unconstrain({"mu": jnp.float32(1.0), "tau": jnp.float32(0.25)})
     with pytest.raises(ValueError, match="drawn must name some of the parameters mu, tau, got sigma"):
-        hamcmc.samplers.alternating(target, conditional, hamcmc.sgld, drawn=("sigma",)).init(start)
-    wrong = hamcmc.samplers.alternating(target, lambda key, p: {"mu": 0.0}, hamcmc.sgld, drawn=("tau",))
+        hamcmc.alternating(target, conditional, hamcmc.sgld, drawn=("sigma",)).init(start)
+    wrong = hamcmc.alternating(target, lambda key, p: {"mu": 0.0}, hamcmc.sgld, drawn=("tau",))
     with pytest.raises(ValueError, match="the conditional must return tau, got mu"):
         wrong.step(jax.random.key(0), wrong.init(start), X, 0.1)
-    ensemble = lambda grad: hamcmc.ensemble_hamcmc(grad)
-    with pytest.raises(ValueError, match="not with an ensemble"):
-        hamcmc.samplers.alternating(target, conditional, ensemble, drawn=("tau",))
+    for ensemble in ("ensemble_adjusted", hamcmc.ensemble_hamcmc):
+        with pytest.raises(ValueError, match="not with an ensemble"):
+            hamcmc.alternating(target, conditional, ensemble, drawn=("tau",))
+
+
+def test_samplers_are_taken_in_every_way():
+    """By name, by a sampler's own function and by a function of the target; not a finished sampler."""
+    target = posterior(hamcmc)
+    start = target.unconstrain({"mu": jnp.float32(1.0), "tau": jnp.float32(0.25)})
+    ways = [("sghmc", {"friction": 0.3}), (hamcmc.sghmc, {"friction": 0.3})]
+    ways.append((lambda target: hamcmc.sghmc(target.grad, friction=0.3), {}))
+    made = [hamcmc.alternating(target, conditional, way, drawn=("tau",), **options) for way, options in ways]
+    draws = [s.step(jax.random.key(0), s.init(start), X, 1e-3)[0].position for s in made]
+    assert draws[0] == draws[1] == draws[2]
+    with pytest.raises(ValueError, match="alternating makes a target of its own .* give a name, or a function"):
+        hamcmc.alternating(target, conditional, hamcmc.sgld(target.grad), drawn=("tau",))
+    with pytest.raises(ValueError, match="friction: options need a sampler that is given by name"):
+        hamcmc.alternating(target, conditional, lambda t: hamcmc.sghmc(t.grad), drawn=("tau",), friction=0.3)
+    with pytest.raises(ValueError, match="grad must be a function of .* got ConditionalTarget"):
+        hamcmc.alternating(target, conditional, lambda grad: hamcmc.sgld(grad), drawn=("tau",))
+
+
+@pytest.mark.parametrize("name", ["psgld", "sgfs", "ccadl"])
+def test_inner_samplers_that_need_more_than_a_gradient(name):
+    sampler = hamcmc.alternating(posterior(hamcmc), conditional, name, drawn=("tau",))
+    state = sampler.init({"mu": X.mean(), "tau": jnp.float32(-1.0)})
+    for t in range(3):
+        state, _ = jax.jit(sampler.step)(jax.random.key(t), state, X[:5], 1e-3)
+    assert all(bool(jnp.isfinite(x)) for x in state.position.values())
 
 
 def test_draws_are_due_every_third_step():

@@ -121,7 +121,7 @@ def test_random_memories(seed, pairs, dimension, gamma, cosine):
 def test_broken_algebra_is_noticed(old, new):
     with mutant("samplers/curvature.py", old, new) as package, pytest.raises(AssertionError):
         for seed in range(3):
-            check_against_dense(package.curvature, seed, 4, 30, 0.7)
+            check_against_dense(package.samplers.curvature, seed, 4, 30, 0.7)
 
 
 def test_acceptance_rule():
@@ -277,4 +277,4 @@ class TestBlock:
     )
     def test_broken_algebra_is_noticed(self, old, new):
         with mutant("samplers/curvature.py", old, new) as package, pytest.raises(AssertionError):
-            self.check(package.curvature)
+            self.check(package.samplers.curvature)

@@ -110,6 +110,10 @@ def test_mirror_keeps_positions_in_the_support(target):
     posterior.fisher = np.eye(2) * 9
     for name in hamcmc.samplers.NAMES:
         options = {"fisher": jnp.eye(2) * 9} if name == "sgrld" else {}
+        if name == "ensemble_adjusted":  # which takes none
+            with pytest.raises(ValueError, match="cannot use a mirror"):
+                hamcmc.samplers.build(name, posterior)
+            continue
         sampler = hamcmc.samplers.build(name, posterior, **options)
         start = jnp.full((2,) if sampler.replicas == 1 else (sampler.replicas, 2), 0.1, jnp.float32)
         state, draws, step = sampler.init(start), [], jax.jit(sampler.step)
@@ -133,7 +137,10 @@ def test_mirror_keeps_positions_in_the_support(target):
         (lambda p: hamcmc.hamcmc(p.grad, damping=float("nan")), "damping"),
         (lambda p: hamcmc.hamcmc(p.grad, cosine=1.0), "cosine"),
         (lambda p: hamcmc.hamcmc(p.grad, metric={"b": jnp.zeros(2)}), "metric"),
+        (lambda p: hamcmc.ensemble_adjusted(p, pairs=0), "pairs"),
         (lambda p: hamcmc.ensemble_hamcmc(p.grad, pairs=0), "pairs"),
+        (lambda p: hamcmc.ensemble_underdamped(p.grad, friction=1.0), "friction"),
+        (lambda p: hamcmc.sgld(p), "grad must be a function .* got Posterior"),
         (lambda p: hamcmc.ensemble_hamcmc(p.grad, gamma="newest"), "gamma"),
         (lambda p: hamcmc.ensemble_hamcmc(p.grad, metric="moving"), "metric"),
         (lambda p: hamcmc.ensemble_hamcmc(p.grad, metric={"b": -jnp.ones(2)}), "metric"),

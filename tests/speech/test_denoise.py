@@ -6,6 +6,7 @@ import pytest
 from hamcmc.speech import metrics, spectrum
 from hamcmc.speech.denoise import RECIPES, Recipe, denoise, extend, stretches
 from hamcmc.speech.model import Prior
+from hamcmc.store.errors import NonFinite
 
 PRIOR = Prior(noise_alpha=2.0)  # whose table is made in no time
 FEW = {"iterations": 20, "quality": "fast", "prior": PRIOR, "draws": 2}  # always two draws: one program for most tests
@@ -140,7 +141,7 @@ def test_a_step_that_is_too_large_is_halved(monkeypatch):
     monkeypatch.setitem(RECIPES, "sgld", Recipe({}, 0.64))
     assert np.all(np.isfinite(cleaned(noisy)[0]))
     monkeypatch.setitem(RECIPES, "sgld", Recipe({}, 1e9))
-    with pytest.raises(ValueError, match="sgld turned non-finite down to step size"):
+    with pytest.raises(NonFinite, match="sgld became non-finite at every step size down to"):
         cleaned(noisy)
 
 

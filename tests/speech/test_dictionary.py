@@ -43,7 +43,7 @@ def test_memory_does_not_grow_with_the_speech(clean, monkeypatch):
 
 def test_too_little_speech(tmp_path):
     sf.write(tmp_path / "silence.wav", np.zeros(8000), 8000)
-    with pytest.raises(ValueError, match="only 0 frames of speech in these files: too few for 10 components"):
+    with pytest.raises(ValueError, match="these files have only 0 frames of speech: too few for 10 components"):
         dictionary.train([tmp_path / "silence.wav"], rank=10)
 
 

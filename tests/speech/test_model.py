@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hamcmc import samplers
+import hamcmc
 from hamcmc.speech import model
 from hamcmc.speech.pair import pair
 from tests.mutation import mutant
 
 
-def sgld(estimator):
-    return samplers.sgld(estimator.grad)
+def sgld(target):
+    return hamcmc.sgld(target.grad)
 
 
 def stretch(F, T, K, seed=0):
@@ -26,24 +26,59 @@ def test_hats_add_up_to_one():
     np.testing.assert_allclose(model.hats(60, 25).sum(0), 1, rtol=1e-6)
 
 
+def a_target(model):
+    """A target, a position, and the log-likelihood and log-density of all bins."""
+    s, table, prior = model.Stretch(*stretch(20, 30, 3)), pair(2.0, 2.0), model.Prior()
+    target = model.SpeechTarget(s, table, prior)
+    g = np.random.default_rng(2)
+    position = jax.tree.map(lambda x: jnp.asarray(g.normal(size=x.shape), jnp.float32), target.origin)
+    likelihood = lambda p: model.log_likelihood(target.constrain(p), s, table, prior)
+    return target, position, likelihood, lambda p: target.log_prior(p) + likelihood(p)
+
+
+def over_minibatches(f):
+    """The mean over all minibatches."""
+    f = jax.jit(f)
+    return jax.tree.map(lambda *x: sum(x) / len(x), *(f(jnp.asarray(i)) for i in range(model.EVERY)))
+
+
+def distance(one, other):
+    """Relative, of the coordinate where it is largest."""
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other))
+    return max(float(jnp.abs(a - b).max() / jnp.abs(a).max()) for a, b in pairs)
+
+
 def bias_of_minibatches(model):
-    """Distance of the mean gradient over all minibatches from the full one, relative."""
-    s, table, prior = stretch(20, 30, 3), pair(2.0, 2.0), model.Prior()
-    s = model.Stretch(*s)
-    position = model.start(s, prior)
-    few = lambda p, i: model.EVERY * model.log_likelihood(*model.minibatch(p, s, i), table, prior)
-    full = jax.jit(jax.grad(lambda p: model.log_likelihood(p, s, table, prior)))(position)
-    gradient = jax.jit(jax.grad(few))
-    mean = jax.tree.map(
-        lambda *g: sum(g) / model.EVERY, *(gradient(position, jnp.asarray(i)) for i in range(model.EVERY))
-    )
-    return max(
-        float(jnp.abs(a - b).max() / jnp.abs(a).max()) for a, b in zip(jax.tree.leaves(full), jax.tree.leaves(mean))
-    )
+    """Distance of the mean gradient over all minibatches from the full one."""
+    target, position, _, density = a_target(model)
+    return distance(jax.grad(density)(position), over_minibatches(lambda i: target.grad(position, i)))
 
 
 def test_minibatches_are_unbiased():
     assert bias_of_minibatches(model) < 1e-4
+
+
+def test_a_mean_is_a_mean():
+    """Over the bins; N times it is the gradient of the whole log-likelihood, and with the prior that of the density."""
+    target, position, likelihood, _ = a_target(model)
+    assert target.size == 20 * 30
+    mean = over_minibatches(lambda i: target.mean_likelihood_grad(position, i))
+    whole = jax.grad(likelihood)(position)
+    assert distance(whole, jax.tree.map(lambda g: target.size * g, mean)) < 1e-4
+    first = jnp.asarray(3)
+    combined = target.combine(position, target.mean_likelihood_grad(position, first))
+    assert distance(target.grad(position, first), combined) < 1e-4
+
+
+def test_the_gradient_is_that_of_the_log_density():
+    """By finite differences along random directions; the table's slopes are interpolated, too, hence 2 %."""
+    target, position, _, density = a_target(model)
+    grad, g = over_minibatches(lambda i: target.grad(position, i)), np.random.default_rng(3)
+    for _ in range(3):
+        v = jax.tree.map(lambda x: jnp.asarray(g.normal(size=x.shape), jnp.float32), position)
+        at = lambda e, v=v: float(density(jax.tree.map(lambda x, d: x + e * d, position, v)))
+        slope = sum(float(jnp.vdot(a, b)) for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(v)))
+        assert (at(0.01) - at(-0.01)) / 0.02 == pytest.approx(slope, rel=0.02)
 
 
 def test_minibatches_of_the_wrong_rows_are_noticed():
@@ -113,8 +148,8 @@ def test_sampler_against_quadrature(optimised):
     [
         ("prior.alpha * jnp.log(stretch.W @", "prior.alpha * 2 * jnp.log(stretch.W @"),
         (
-            "return log_prior(position, stretch.there, prior) + EVERY * few",
-            "return log_prior(position, stretch.there, prior) + few",
+            "return unbiased(self.log_prior(position), likelihood, EVERY)",
+            "return unbiased(self.log_prior(position), likelihood, 1)",
         ),
     ],
 )

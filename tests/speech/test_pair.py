@@ -24,7 +24,7 @@ def test_impulses_have_the_laplace_transform(alpha):
 
 @pytest.mark.parametrize("alpha", [0.0, 2.1, -1.0])
 def test_impulses_need_an_index(alpha):
-    with pytest.raises(ValueError, match="alpha must lie in"):
+    with pytest.raises(ValueError, match="alpha must be in"):
         impulse_nodes(alpha)
 
 

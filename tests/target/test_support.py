@@ -115,7 +115,7 @@ def test_what_cannot_be_a_support():
     with pytest.raises(ValueError, match="'bijection' or 'mirror', got 'magic'"):
         hamcmc.positive("magic")
     named = hamcmc.Posterior(lambda p: 0.0, support={"b": hamcmc.positive()})
-    with pytest.raises(ValueError, match=r"support names \['b'\], which the position has not: \['a'\]"):
+    with pytest.raises(ValueError, match=r"support names \['b'\], which the position does not have: \['a'\]"):
         named.constrain({"a": jnp.ones(2)})
     with pytest.raises(ValueError, match="needs a position that is a dict"):
         named.constrain(jnp.ones(2))

@@ -1,4 +1,7 @@
-"""The command line: all commands in one program."""
+"""The command line: all commands in one program.
+
+Modules that take long to import are imported inside the commands that use them, so that ``hamcmc --help`` is quick.
+"""
 
 from typing import Annotated
 
@@ -7,7 +10,6 @@ import typer
 from hamcmc import __version__
 from hamcmc.cli import pages, ratings, sampling, speech
 from hamcmc.cli.shell import screen
-from hamcmc.inference import compilation
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -16,12 +18,14 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Bayesian inference on large data with stochastic quasi-Newton Langevin dynamics.",
-    epilog="Start with [bold]hamcmc demo[/bold]; then [bold]hamcmc sample --help[/bold] for a model of your own.",
+    epilog="Start with [bold]hamcmc demo[/bold]. Then see [bold]hamcmc sample --help[/bold] for a model of your own.",
 )
 
 
 def main() -> None:
     """The entry point."""
+    from hamcmc.inference import compilation
+
     compilation.keep()
     app()
 

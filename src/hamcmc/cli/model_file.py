@@ -1,4 +1,4 @@
-"""What the shell takes: a Python file with a model, and a file with data."""
+"""The input of ``hamcmc sample``: a Python file with a model, and a file with data."""
 
 import csv
 import hashlib
@@ -10,24 +10,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hamcmc.samplers import Sampler, build
+from hamcmc.samplers.registry import requires, takes
 from hamcmc.store.files import reading
 from hamcmc.target.posterior import Posterior
 
 MAPPED = 2**30  # bytes; a larger array stays on disk and is streamed
+OPTIONS = ("fisher", "metric")  # arguments of samplers that a model file may define
 
 
 class ModelFileError(ValueError):
-    """A model or data file that cannot be used, with a message that names file and place."""
+    """A model or data file that cannot be used. The message names the file and the place in it."""
 
 
 class Model(NamedTuple):
     """What a model file defines.
 
     Attributes:
-        posterior: made by the file's ``posterior(data)``.
+        posterior: what the file's ``posterior(data)`` returned.
         init: the file's ``init``: parameters, or a function of a key that draws them.
-        options: what else it defines for samplers: ``fisher`` (for sgrld) and ``metric`` (for the
-            quasi-Newton samplers).
+        options: what else the file defines for samplers: ``fisher`` (for sgrld) and ``metric`` (for the quasi-Newton
+            samplers).
     """
 
     posterior: Posterior
@@ -35,19 +37,18 @@ class Model(NamedTuple):
     options: dict[str, Any]
 
     def sampler(self, name: str, settings: dict[str, Any]) -> Sampler:
-        """A sampler by name, with what the model file has for it."""
+        """A sampler by name, with what the model file defines for it."""
         return build(name, self.posterior, **settings, **self.own_options(name))
 
     def own_options(self, name: str) -> dict[str, Any]:
         """What the model file has for a sampler."""
-        own = "fisher" if name == "sgrld" else "metric" if "hamcmc" in name or "ensemble" in name else None
-        if name == "sgrld" and own not in self.options:
-            raise ModelFileError("sgrld needs the expected Fisher information: define `fisher` in the model file")
-        return {own: self.options[own]} if own in self.options else {}
+        if requires(name, "fisher") and "fisher" not in self.options:
+            raise ModelFileError(f"{name} needs the expected Fisher information: define `fisher` in the model file")
+        return {option: value for option, value in self.options.items() if takes(name, option)}
 
 
 def load(path: Path, data: Path | None) -> Model:
-    """Run a model file and build its posterior. The file is code: run only what you trust."""
+    """Run a model file and build its posterior. The file is code: run only files that you trust."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ModelFileError(f"{path} is not a Python file")
@@ -60,13 +61,13 @@ def load(path: Path, data: Path | None) -> Model:
         raise ModelFileError(f"{path}: `posterior` must be a function of the data")
     wants_data = bool(inspect.signature(module.posterior).parameters)
     if wants_data and data is None:
-        raise ModelFileError(f"{path}: posterior(data) wants data: give --data")
+        raise ModelFileError(f"{path}: posterior(data) needs data: give --data")
     if data is not None and not wants_data:
         raise ModelFileError(f"{path}: posterior() takes no data, but --data was given")
     posterior = module.posterior(read_data(data)) if data is not None else module.posterior()
     if not isinstance(posterior, Posterior):
         raise ModelFileError(f"{path}: posterior(data) must return a hamcmc.Posterior, got {type(posterior).__name__}")
-    options = {k: getattr(module, k) for k in ("fisher", "metric") if hasattr(module, k)}
+    options = {k: getattr(module, k) for k in OPTIONS if hasattr(module, k)}
     return Model(posterior, module.init, options)
 
 
@@ -76,8 +77,11 @@ def checksum(path: Path) -> str:
 
 
 def read_data(path: Path) -> Any:
-    """Arrays from a file: ``.npy``, ``.npz`` (a dict), ``.csv``/``.tsv`` with a header (a dict of columns), or a folder
-    of ``.npy`` files (a dict). An ``.npy`` above 1 GiB stays on disk."""
+    """Read arrays from a file.
+
+    An ``.npy`` file gives an array; above 1 GiB, it stays on disk. An ``.npz`` file, a folder of ``.npy`` files, and
+    a ``.csv`` or ``.tsv`` file with a header give a dict of arrays.
+    """
     with reading(path, "cannot be read", ModelFileError):
         if path.is_dir():
             files = sorted(path.glob("*.npy"))
@@ -89,7 +93,7 @@ def read_data(path: Path) -> Any:
         if path.suffix == ".npz":
             with open(path, "rb") as f, np.load(f, allow_pickle=False) as arrays:
                 if isinstance(arrays, np.ndarray):
-                    raise ValueError("it is no .npz file")
+                    raise ValueError("it is not an .npz file")
                 return {name: _numbers(array, f"{path}: {name}") for name, array in arrays.items()}
         if path.suffix in (".csv", ".tsv"):
             return _read_table(path, "\t" if path.suffix == ".tsv" else ",")
@@ -100,13 +104,13 @@ def _read_npy(path: Path) -> np.ndarray:
     mapped = "r" if path.stat().st_size > MAPPED else None
     with open(path, "rb") as f:
         if f.read(6) != b"\x93NUMPY":
-            raise ValueError("it is no .npy file")
+            raise ValueError("it is not an .npy file")
     return _numbers(np.load(path, mmap_mode=mapped, allow_pickle=False), str(path))
 
 
 def _numbers(array: np.ndarray, where: str) -> np.ndarray:
     if array.dtype.kind not in "biuf":
-        raise ModelFileError(f"{where} has no numbers, but {array.dtype}")
+        raise ModelFileError(f"{where} must have numbers, not {array.dtype}")
     return array
 
 
@@ -133,7 +137,7 @@ def _read_table(path: Path, delimiter: str) -> dict[str, np.ndarray]:
                 message = f"{path}:{reader.line_num}: column {header[bad]!r} is not a number: {row[bad]!r}"
                 raise ModelFileError(message) from None
     if not rows:
-        raise ModelFileError(f"{path}: data is empty: a header, and no rows")
+        raise ModelFileError(f"{path}: data is empty: there is a header, but no rows")
     return dict(zip(names, np.array(rows, np.float64).T))
 
 

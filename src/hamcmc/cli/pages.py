@@ -1,17 +1,21 @@
-"""The commands that show: ``report``, ``watch``, ``demo`` and ``reproduce``."""
+"""The commands that show something: ``report``, ``watch``, ``demo`` and ``reproduce``."""
 
 import contextlib
 import shutil
 import sys
 import webbrowser
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from hamcmc.cli.shell import Run, bar, reporting, screen
-from hamcmc.store.settings import read_settings
+from hamcmc._require import needs
+from hamcmc.cli.shell import Quiet, Run, Seed, reporting, say, screen, wrote
+
+if TYPE_CHECKING:
+    from hamcmc.paper.common import Reproduction
+    from hamcmc.paper.demo import Demo
 
 REPRODUCED = ("fig1", "fig2", "fig3", "fig4", "fig5", "scale", "theorem", "proposition", "bias")
 
@@ -34,84 +38,103 @@ def report(
     run: Run,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The page (default: RUN/report.html).")] = None,
 ) -> None:
-    """One self-contained HTML page about a run: traces, densities, pairs, diagnostics, cost, settings."""
+    """Write one self-contained HTML page about a run: traces, densities, pairs, diagnostics, cost, settings."""
     from hamcmc.report import factorization, write_report
+    from hamcmc.store.settings import read_settings
 
     with reporting():
         write = factorization.write if read_settings(run).get("kind") == "factorization" else write_report
-        screen.print(f"Wrote {write(run, out)}", highlight=False, soft_wrap=True)
+        wrote(write(run, out))
 
 
 def watch(
     run: Run,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 8765,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to serve at; 0 for any that is free.")] = 8765,
     browser: Annotated[bool, typer.Option("--open/--no-open", help="Open a browser.")] = True,
 ) -> None:
-    """Show the report of a run in a browser on this machine, live while the run goes on. Nothing is written."""
+    """Show the report of a run in a browser on this machine, and renew it while the run goes on.
+
+    Nothing is written.
+    """
     from hamcmc.report.watch import Server
 
     with reporting(), Server(run, port) as server:
-        screen.print(f"{run} is at {server.url} until Ctrl-C", highlight=False, soft_wrap=True)
+        say(f"{run} is at {server.url} until Ctrl-C")
         if browser:
             webbrowser.open(server.url)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
-        screen.print("Stopped watching; the run is not touched.", highlight=False)
+        say("Stopped watching. The run itself is not affected.")
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Directory to write to.")] = Path("demo"),
+    seed: Seed = 0,
 ) -> None:
-    """Sample a strongly correlated posterior with every sampler, compare them, and write a picture and a report."""
-    from hamcmc.paper.demo import CHAINS, ITERATIONS, demo
-    from hamcmc.report.reproduction import write_demo
-
-    program = "hamcmc" if shutil.which("hamcmc") else sys.argv[0]
+    """Sample a strongly correlated posterior with every sampler, compare them, and write a figure and a report."""
     with reporting():
+        with needs("matplotlib", "report"):
+            import_module("matplotlib")
+        from hamcmc.paper import demo as paper
+        from hamcmc.report.reproduction import write_demo
+
         out.mkdir(parents=True, exist_ok=True)
-        screen.print(f"A ridge of a posterior, {CHAINS} chains of {ITERATIONS:,} iterations with each sampler:")
-        found = demo(out, seed=seed, tell=lambda name: screen.print(f"  {name} …", highlight=False))
-        table = Table("sampler", "ε", "mean error", "sd along", "sd across", "ESS", "gradients/ESS", "seconds")
-        for r in found.rows:
-            table.add_row(
-                r.sampler,
-                f"{r.step_size:.1e}",
-                f"{r.mean_error:.2f} sd",
-                f"{r.length:.2f}",
-                f"{r.width:.2f}",
-                f"{r.ess:,.0f}",
-                f"{r.per_effective_sample:,.0f}",
-                f"{r.seconds:.2f}",
-            )
-        screen.print(table)
-        screen.print(
+        say(
+            f"A posterior that is a narrow ridge; {paper.CHAINS} chains of {paper.ITERATIONS:,} iterations each with "
+            "every sampler:"
+        )
+        found = paper.demo(out, seed=seed, tell=lambda name: say(f"  {name} …"))
+        _print_comparison(found)
+        program = "hamcmc" if shutil.which("hamcmc") else sys.argv[0]
+        say(
             "sd along/across: estimated over exact standard deviation along and across the ridge (right: 1.00);\n"
             "ESS: effective samples of the slowest parameter, all chains.\n\n"
             f"Look at    {found.picture}\n"
             f"and at     {write_demo(found, out / 'report.html')}\n"
             f"Then try   {program} summary {found.run}\n"
             f"           {program} reproduce fig1 --quick\n"
-            f"           {program} sample --help",
-            highlight=False,
-            soft_wrap=True,
+            f"           {program} sample --help"
         )
+
+
+def _print_comparison(found: "Demo") -> None:
+    """A table with a row for each sampler."""
+    from rich.table import Table
+
+    table = Table("sampler", "ε", "mean error", "sd along", "sd across", "ESS", "gradients/ESS", "seconds")
+    for r in found.rows:
+        table.add_row(
+            r.sampler,
+            f"{r.step_size:.1e}",
+            f"{r.mean_error:.2f} sd",
+            f"{r.length:.2f}",
+            f"{r.width:.2f}",
+            f"{r.ess:,.0f}",
+            f"{r.per_effective_sample:,.0f}",
+            f"{r.seconds:.2f}",
+        )
+    screen.print(table)
 
 
 def reproduce(
     name: Annotated[str, typer.Argument(help=f"{', '.join(REPRODUCED)}, or all.", show_default=False)],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write (default: reproduced/NAME).")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Same structure, less of it: well under a minute.")] = False,
-    seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Directory to write to (default: reproduced/NAME).")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller version, well under a minute.")] = False,
+    seed: Seed = 0,
     ratings: Annotated[Path | None, typer.Option(help="fig5: your copy of MovieLens 1M, or other ratings.")] = None,
-    blocks: Annotated[int | None, typer.Option(help="fig5: cut the matrix in so many × so many.")] = None,
+    blocks: Annotated[int | None, typer.Option(metavar="B", help="fig5: cut the matrix into B × B blocks.")] = None,
     corpus: Annotated[Path | None, typer.Option(help="fig3: your copy of NOIZEUS, or files laid out like it.")] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Reproduce a figure or theorem of the paper: figures (PNG, SVG), results.json, report.html, and a table."""
-    from hamcmc.paper import REPRODUCTIONS
-    from hamcmc.report.reproduction import write
-
     with reporting():
+        with needs("matplotlib", "report"):
+            import_module("matplotlib")
+        from hamcmc.paper import REPRODUCTIONS
+        from hamcmc.report.reproduction import write
+
         if name not in (*REPRODUCTIONS, "all"):
             raise ValueError(f"name must be one of {', '.join(REPRODUCTIONS)}, all; got {name!r}")
         given = {"ratings": ratings, "blocks": blocks, "corpus": corpus}
@@ -120,14 +143,19 @@ def reproduce(
                 raise ValueError(f"{name} takes no --{option}")
         for each in REPRODUCTIONS if name == "all" else [name]:
             target = Path("reproduced") / each if out is None else out / each if name == "all" else out
-            with bar(each) as progress:
-                own = {k: given[k] for k in REPRODUCTIONS[each].options if given[k] is not None}
-                found = REPRODUCTIONS[each].run(target, quick=quick, seed=seed, progress=progress, **own)
-            table = Table(*map(str, found.columns), title=found.title)
-            for row in found.rows:
-                table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row))
-            screen.print(table)
-            for note in found.notes:
-                screen.print(note, highlight=False)
-            files = [*found.files, write(found, target / "report.html")]
-            screen.print("Wrote " + ", ".join(map(str, files)), highlight=False, soft_wrap=True)
+            own = {k: given[k] for k in REPRODUCTIONS[each].options if given[k] is not None}
+            found = REPRODUCTIONS[each].run(target, quick=quick, seed=seed, progress=not quiet and None, **own)
+            _print_reproduction(found)
+            wrote(*found.files, write(found, target / "report.html"))
+
+
+def _print_reproduction(found: "Reproduction") -> None:
+    """A table of results, and what to know about them."""
+    from rich.table import Table
+
+    table = Table(*map(str, found.columns), title=found.title)
+    for row in found.rows:
+        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row))
+    screen.print(table)
+    for note in found.notes:
+        screen.print(note, highlight=False)

@@ -1,21 +1,40 @@
-"""The shell's commands on ratings: parses, calls, prints."""
+"""The commands on ratings: ``factorize``, ``predict`` and ``recommend``."""
 
 import csv
+import io
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
-import numpy as np
 import typer
 from rich.markup import escape
-from rich.table import Table
 
-from hamcmc.cli.shell import errors, reporting, screen
+from hamcmc.cli.shell import (
+    CheckpointSeconds,
+    Command,
+    Overwrite,
+    Quiet,
+    RunOut,
+    Seed,
+    Settings,
+    errors,
+    reporting,
+    say,
+    screen,
+    warn,
+)
 from hamcmc.cli.shell import setting as parse_setting
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hamcmc.factorization.predict import Factorization, Predictions
+
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a factorization run.", show_default=False)]
+UserColumn = Annotated[str | None, typer.Option(help="Name of the column of users.")]
+ItemColumn = Annotated[str | None, typer.Option(help="Name of the column of items.")]
 Level = Annotated[float, typer.Option(help="Probability of the intervals.")]
 Clip = Annotated[bool, typer.Option("--clip", help="Cut means and intervals to the range of the ratings.")]
 COLUMNS = ("mean", "sd", "low", "high")
@@ -24,13 +43,14 @@ COLUMNS = ("mean", "sd", "low", "high")
 def register(app: typer.Typer) -> None:
     """Add the commands to a program."""
     app.command(
+        cls=Command,
         epilog="""[bold]Examples[/bold]
 
 hamcmc factorize ratings.csv -o run
 
 hamcmc factorize ratings.dat --rank 50 --processes 2 --restarts 3
 
-mpirun -n 16 hamcmc factorize ratings.parquet --user customer --item product --rating stars"""
+mpirun -n 16 hamcmc factorize ratings.parquet --user customer --item product --rating stars""",
     )(factorize)
     app.command(
         epilog="""[bold]Examples[/bold]
@@ -52,37 +72,39 @@ def factorize(
     ratings: Annotated[
         Path, typer.Argument(help="CSV, TSV, Parquet, or MovieLens' format with '::'.", show_default=False)
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Directory for the run.")] = Path("run"),
+    out: RunOut = Path("run"),
     rank: Annotated[int, typer.Option(help="Number of factors.")] = 10,
     model: Annotated[str, typer.Option(help="full (biases, learned precisions), or paper (unit variances).")] = "full",
     sampler: Annotated[str, typer.Option(help="sghmc, sgld, psgld, hamcmc or ensemble_hamcmc.")] = "sghmc",
-    step_size: Annotated[float | None, typer.Option(help="ε, constant; by default the sampler's own.")] = None,
-    samples: Annotated[int, typer.Option(help="Stored draws.")] = 200,
-    burn_in: Annotated[int, typer.Option(help="Sweeps before the first stored draw.")] = 20,
+    step_size: Annotated[float | None, typer.Option(help="ε, constant; by default it depends on the sampler.")] = None,
+    num_samples: Annotated[int, typer.Option(help="Stored draws.")] = 200,
+    warmup: Annotated[int, typer.Option(help="Sweeps before the first stored draw.")] = 20,
     thin: Annotated[int, typer.Option(help="Sweeps per stored draw.")] = 1,
     steps: Annotated[int, typer.Option(help="Gradient steps in a sweep.")] = 20,
-    blocks: Annotated[int | None, typer.Option(help="Cut the matrix in B × B blocks; by default B = cores.")] = None,
-    processes: Annotated[int, typer.Option(help="Processes on this machine; they divide the blocks.")] = 1,
-    restarts: Annotated[int, typer.Option(help="Start again so many times if a process dies.")] = 0,
-    test: Annotated[float, typer.Option(help="Share of the ratings held out.")] = 0.1,
-    seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
-    user: Annotated[str | None, typer.Option(help="Name of the column of users.")] = None,
-    item: Annotated[str | None, typer.Option(help="Name of the column of items.")] = None,
-    rating: Annotated[str | None, typer.Option(help="Name of the column of ratings.")] = None,
-    duplicates: Annotated[str, typer.Option(help="Of a pair rated again: last line, mean or error.")] = "last",
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter of the sampler; may be repeated."),
+    blocks: Annotated[
+        int | None, typer.Option(metavar="B", help="Cut the matrix into B × B blocks; by default B = cores.")
     ] = None,
-    checkpoint_seconds: Annotated[float, typer.Option(help="Time between checkpoints.")] = 30.0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    processes: Annotated[int, typer.Option(help="Processes on this machine; their number must divide B.")] = 1,
+    restarts: Annotated[int, typer.Option(help="How often to start again if a process dies.")] = 0,
+    test: Annotated[float, typer.Option(help="Share of the ratings held out.")] = 0.1,
+    seed: Seed = 0,
+    user: UserColumn = None,
+    item: ItemColumn = None,
+    rating: Annotated[str | None, typer.Option(help="Name of the column of ratings.")] = None,
+    duplicates: Annotated[
+        str, typer.Option(help="If a pair is rated again: last (the last line counts), mean, or error.")
+    ] = "last",
+    setting: Settings = None,
+    checkpoint_seconds: CheckpointSeconds = 30.0,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Factorize a table of ratings, and get predictions with honest intervals.
+    """Factorize a table of ratings, to predict ratings with honest intervals.
 
-    Rows are users, columns are items; each gets a vector of factors, and each rating is their product plus noise. Draws
-    of all of them from the posterior go to a directory, which [bold]hamcmc predict[/bold], [bold]recommend[/bold] and
-    [bold]report[/bold] read. Ctrl-C saves and stops; [bold]hamcmc resume[/bold] goes on, on any number of processes.
+    Rows are users and columns are items. Each has a vector of factors, and a rating is the product of two such vectors
+    plus noise. Posterior draws of all factors go to a directory, which [bold]hamcmc predict[/bold],
+    [bold]recommend[/bold] and [bold]report[/bold] read. Ctrl-C saves and stops; [bold]hamcmc resume[/bold] continues,
+    on any number of processes.
     """
     from hamcmc.factorization import launch
     from hamcmc.factorization import ratings as files
@@ -90,19 +112,17 @@ def factorize(
     from hamcmc.store.directory import check_free
 
     with reporting():
-        if launch.started_by() is None:  # among several, the first process checks, before it writes
+        if launch.started_by() is None:  # of several processes, the first one checks before it writes
             check_free(out, overwrite=overwrite)
         table = files.read(ratings, user=user, item=item, rating=rating, duplicates=duplicates)
         if table.duplicates_dropped and not launch.rank():
-            counts = {"last": "the last one counts", "mean": "the mean counts"}[duplicates]
-            errors.print(
-                f"{table.duplicates_dropped:,} lines rate a pair again: {counts} (--duplicates)", style="yellow"
-            )
+            counts = {"last": "the last one counts", "mean": "their mean counts"}[duplicates]
+            warn(f"{table.duplicates_dropped:,} lines rate a pair again: {counts} (--duplicates)")
         if not launch.rank():
             errors.print(
                 f"{table.size:,} ratings by {len(table.users):,} users of {len(table.items):,} items", highlight=False
             )
-        runs.factorize(
+        found = runs.factorize(
             table,
             out,
             rank=rank,
@@ -110,8 +130,8 @@ def factorize(
             sampler=sampler,
             options=dict(parse_setting(s) for s in setting or []),
             step_size=step_size,
-            samples=samples,
-            burn_in=burn_in,
+            num_samples=num_samples,
+            warmup=warmup,
             thin=thin,
             steps=steps,
             blocks=blocks,
@@ -124,56 +144,51 @@ def factorize(
             overwrite=overwrite,
             notes={"source": str(ratings.resolve())},
         )
-        _print_end(out)
+        _print_end(out, found)
 
 
 def proceed(run: Path, processes: int, quiet: bool, checkpoint_seconds: float) -> None:
     """Continue a factorization, for ``hamcmc resume``."""
     from hamcmc.factorization import run as runs
 
-    runs.proceed(run, processes=processes, progress=not quiet and None, checkpoint_seconds=checkpoint_seconds)
-    _print_end(run)
+    found = runs.proceed(run, processes=processes, progress=not quiet and None, checkpoint_seconds=checkpoint_seconds)
+    _print_end(run, found)
 
 
-def _print_end(run: Path) -> None:
-    """How good it is, and what to do next."""
+def _print_end(run: Path, model: "Factorization") -> None:
+    """Say how good the predictions are, and what to do next; of several processes, the first one does."""
     import jax
-
-    from hamcmc.factorization import predict as predictions
-    from hamcmc.store.checkpoint import read_checkpoint
-    from hamcmc.store.settings import read_settings
 
     if jax.process_index():
         return
-    settings, checkpoint = read_settings(run), read_checkpoint(run)
-    if settings["held_out"]:
-        model = predictions.load(run)
+    if held_out := model.settings["held_out"]:
         covered = float(model.coverage((0.9,))[0])
-        screen.print(
-            f"test RMSE {model.rmse():.4f} on {settings['held_out']:,} held-out ratings, of which 90 % intervals cover "
-            f"{covered:.1%}; {model.samples:,} draws in {checkpoint.meta['seconds']:.1f} s",  # type: ignore[union-attr]
-            highlight=False,
+        say(
+            f"test RMSE {model.rmse():.4f} on {held_out:,} held-out ratings; the 90 % intervals cover {covered:.1%} of "
+            f"them; {model.samples:,} draws in {model.meta['seconds']:.1f} s"
         )
-    screen.print(f"Next: hamcmc recommend {run} --user ID, or hamcmc report {run}", highlight=False, soft_wrap=True)
+    say(f"Next: hamcmc recommend {run} --user ID, or hamcmc report {run}")
 
 
 def predict(
     run: Run,
     pairs: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet with columns user and item.", show_default=False)],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="CSV to write; else it is printed.")] = None,
-    user: Annotated[str | None, typer.Option(help="Name of the column of users.")] = None,
-    item: Annotated[str | None, typer.Option(help="Name of the column of items.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="CSV file to write; without it, the CSV is printed.")
+    ] = None,
+    user: UserColumn = None,
+    item: ItemColumn = None,
     level: Level = 0.9,
     clip: Clip = False,
 ) -> None:
-    """Predict ratings of pairs of users and items: mean, sd and an interval for a new rating of each.
+    """Predict ratings for pairs of users and items: the mean, the sd and an interval of a new rating.
 
-    Users and items that the run has not seen fall back to the prior; their intervals are wide, and [bold]known[/bold]
-    is false.
+    For users and items that the run has not seen, the prior is used: their intervals are wide, and the column
+    [bold]known[/bold] is false.
     """
     from hamcmc.factorization import predict as predictions
     from hamcmc.factorization.ratings import read_pairs
-    from hamcmc.store.files import guard_disk
+    from hamcmc.store.files import guard_disk, write_atomically
 
     with reporting():
         model = predictions.load(run)
@@ -184,25 +199,28 @@ def predict(
         if out is None:
             _write_csv(sys.stdout, head, rows)
             return
-        temporary = out.with_name(out.name + ".partial")
+        text = io.StringIO()
+        _write_csv(text, head, rows)
         with guard_disk(out):
-            with open(temporary, "w", newline="") as f:
-                _write_csv(f, head, rows)
-            temporary.replace(out)
+            write_atomically(out, text.getvalue().encode())
         typer.echo(f"Wrote {out}: {len(users):,} predictions, {int((~found.known).sum()):,} of unseen users or items")
 
 
 def recommend(
     run: Run,
-    user: Annotated[str, typer.Option(help="Id of a user; one that is not known gets what suits the average user.")],
+    user: Annotated[str, typer.Option(help="Id of a user; an unknown one gets what suits the average user.")],
     top: Annotated[int, typer.Option(help="How many items.")] = 10,
-    include_rated: Annotated[bool, typer.Option("--include-rated", help="Also those that the user has rated.")] = False,
+    include_rated: Annotated[
+        bool, typer.Option("--include-rated", help="Include items that the user has rated.")
+    ] = False,
     level: Level = 0.9,
     clip: Clip = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
-    """The items that a user is expected to rate highest, best first, with intervals."""
+    """List the items that a user is expected to rate highest, best first, with intervals."""
+    from rich.table import Table
+
     from hamcmc.factorization import predict as predictions
 
     with reporting():
@@ -226,14 +244,11 @@ def recommend(
                 table.add_row(escape(name), *(f"{float(x):.2f}" for x in numbers))
             screen.print(table)
         if not known:
-            errors.print(
-                f"[yellow]user {escape(user)} is not in the ratings: this is for the average user[/yellow]",
-                highlight=False,
-            )
+            warn(f"user {user} is not in the ratings: these items suit the average user")
 
 
-def _rows(found: Any, *ids: np.ndarray) -> Iterator[list[str]]:
-    """Ids and numbers of each prediction as text."""
+def _rows(found: "Predictions", *ids: "np.ndarray") -> Iterator[list[str]]:
+    """The ids and numbers of each prediction as text."""
     numbers = ([f"{x:.6g}" for x in getattr(found, c)] for c in COLUMNS)
     return map(list, zip(*(x.tolist() for x in ids), *numbers))
 

@@ -1,25 +1,50 @@
-"""What all commands share: the two consoles, exit codes, a progress bar, and options that several of them take.
+"""What all commands share: the consoles, exit codes, and the options that several of them take.
 
 Exit codes: 0 for success, 1 for a run that failed, 2 for bad usage or input, 130 and 143 for SIGINT and SIGTERM.
 """
 
 import contextlib
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer.core import TyperCommand
 
-from hamcmc.factorization.launch import Stopped
+from hamcmc._require import MissingPackage
 from hamcmc.store.errors import Interrupted, RunError
 
 screen, errors = Console(width=None if sys.stdout.isatty() else 120), Console(stderr=True, soft_wrap=True)
+
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.", show_default=False)]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+RunOut = Annotated[Path, typer.Option("--out", "-o", help="Directory for the run.")]
+Warmup = Annotated[int, typer.Option(help="Iterations before the first stored draw.")]
+Thin = Annotated[int, typer.Option(help="Iterations per stored draw.")]
+Seed = Annotated[int, typer.Option(help="Everything random follows from it.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter of the sampler; may be repeated."),
+]
+CheckpointSeconds = Annotated[float, typer.Option(help="Time between checkpoints.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing run.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")]
+
+RENAMED = {"--samples": "--num-samples", "--burn-in": "--warmup"}  # options of 0.1.0 that still work
+
+
+class Command(TyperCommand):
+    """A command that also takes the names that its options had in 0.1.0, without a word about them in its help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Replace old names, as in ``--samples 100`` and ``--samples=100``, then parse."""
+        words = (word.partition("=") for word in args)
+        return super().parse_args(ctx, [RENAMED.get(name, name) + equals + value for name, equals, value in words])
 
 
 @contextlib.contextmanager
@@ -27,33 +52,63 @@ def reporting() -> Iterator[None]:
     """Turn expected failures into a line on stderr and an exit code."""
     try:
         yield
-    except (Interrupted, Stopped) as stop:
-        errors.print(f"[yellow]{escape(str(stop))}[/yellow]", highlight=False)
+    except Interrupted as stop:
+        warn(str(stop))
         raise typer.Exit(128 + stop.signal) from None
-    except RunError as error:
+    except (RunError, ValueError, MissingPackage) as error:
         errors.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
-        raise typer.Exit(1) from None
-    except ValueError as error:
-        errors.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
-        raise typer.Exit(2) from None
+        raise typer.Exit(1 if isinstance(error, RunError) else 2) from None
 
 
 @contextlib.contextmanager
-def bar(name: str) -> Iterator[Any]:
-    """A bar for work that reports (what, fraction done)."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+def stoppable(state: str) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end work that cannot be resumed: unfinished files are removed, and `state` is told."""
+    received: list[int] = []
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=errors, disable=not sys.stderr.isatty()) as display:
-        task = display.add_task(name, total=1.0)
-        yield lambda what, done: display.update(task, description=f"{name}: {what}", completed=done)
+    def stop(number: int, _frame: FrameType | None) -> None:
+        for n in old:
+            signal.signal(n, signal.SIG_IGN)  # nothing may interrupt the removal of unfinished files
+        received.append(number)
+        raise KeyboardInterrupt
+
+    old = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    for n in old:
+        signal.signal(n, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        number = received[0] if received else signal.SIGINT
+        raise Interrupted(f"stopped by {signal.Signals(number).name}: {state}", number) from None
+    finally:
+        for n, handler in old.items():
+            signal.signal(n, handler)
+
+
+def say(message: str) -> None:
+    """Print a line that is neither wrapped nor coloured."""
+    screen.print(escape(message), highlight=False, soft_wrap=True)
+
+
+def wrote(*files: Path) -> None:
+    """Say which files were written."""
+    say("Wrote " + ", ".join(map(str, files)))
+
+
+def warn(message: str) -> None:
+    """Print a warning to stderr."""
+    errors.print(f"[yellow]{escape(message)}[/yellow]", highlight=False)
+
+
+def flowing(docstring: str | None) -> str:
+    """A docstring as help: each paragraph on one line, because the terminal breaks lines itself."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in (docstring or "").split("\n\n"))
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """``name=value``; the value as JSON where it is some, else as text."""
+    """Split ``name=value``. A value that is JSON is read as JSON; anything else stays text."""
     name, equals, value = text.partition("=")
     if not (name and equals):
-        raise ValueError(f"--set wants NAME=VALUE, got {text!r}")
+        raise ValueError(f"--set needs NAME=VALUE, got {text!r}")
     try:
         return name, json.loads(value)
     except json.JSONDecodeError:

@@ -1,32 +1,35 @@
-"""The shell's commands on speech: parses, calls, prints."""
+"""The commands on speech: ``denoise`` and ``denoise train``."""
 
-import contextlib
-import signal
-from collections.abc import Iterator
+import math
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
-from rich.markup import escape
-from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
-from hamcmc.cli.shell import bar, errors, reporting, screen
+from hamcmc.cli.shell import Quiet, Seed, flowing, reporting, say, screen, stoppable, warn, wrote
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hamcmc.speech.audio import Info
+    from hamcmc.speech.dictionary import Dictionary
+    from hamcmc.speech.file import Done
+    from hamcmc.speech.metrics import Scores
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff")
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 
 
 class _Group(TyperGroup):
-    """``denoise train …`` is a command of its own, ``denoise`` with anything else is about a recording."""
+    """``denoise train …`` is a command of its own; ``denoise`` with anything else cleans a recording."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, args if args[:1] == ["train"] else ["recording", *args])
 
 
 class _Recording(TyperCommand):
-    """Stands in the group's place, so that its help and its errors do not mention a name that nobody types."""
+    """Takes the group's name, so that its help and its errors do not mention ``recording``, which nobody types."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         return super().make_context(parent.info_name, args, parent=parent.parent, **extra)
@@ -40,7 +43,7 @@ def register(app: typer.Typer) -> None:
         "recording",
         cls=_Recording,
         context_settings=names,
-        help=_flowing(denoise),
+        help=flowing(denoise.__doc__),
         epilog="""[bold]Examples[/bold]
 
 hamcmc denoise noisy.wav -o clean.wav
@@ -56,7 +59,7 @@ hamcmc denoise noisy.wav -o clean.wav --dictionary mine.npz""",
     group.command(
         "train",
         context_settings=names,
-        help=_flowing(train),
+        help=flowing(train.__doc__),
         epilog="""[bold]Example[/bold]
 
 hamcmc denoise train recordings/ -o mine.npz --rank 100""",
@@ -64,53 +67,49 @@ hamcmc denoise train recordings/ -o mine.npz --rank 100""",
     app.add_typer(group, name="denoise", help="Clean speech from a noisy recording.")
 
 
-def _flowing(command: Any) -> str:
-    """A command's docstring, its paragraphs in one line each: the terminal breaks them."""
-    return "\n\n".join(" ".join(p.split()) for p in command.__doc__.split("\n\n"))
-
-
 def denoise(
     recording: Annotated[
         Path, typer.Argument(metavar="IN", help="The noisy recording: WAV, FLAC, OGG, MP3 or AIFF.", show_default=False)
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="The clean one: .wav, .flac or .ogg. Replaced if it is there.")
+        Path, typer.Option("--out", "-o", help="The clean recording: .wav, .flac or .ogg. An old one is replaced.")
     ],
     dictionary: Annotated[
-        Path | None, typer.Option(help="From hamcmc denoise train; else the one that comes with the program.")
+        Path | None, typer.Option(help="A dictionary made by hamcmc denoise train; by default the built-in one.")
     ] = None,
-    quality: Annotated[str, typer.Option(help="best, or fast: fewer iterations.")] = "best",
-    sampler: Annotated[str | None, typer.Option(help="By default the one that suits the quality.")] = None,
-    iterations: Annotated[int | None, typer.Option(help="By default as many as the quality asks for.")] = None,
-    seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
+    quality: Annotated[str, typer.Option(help="best, or fast with fewer iterations.")] = "best",
+    sampler: Annotated[str | None, typer.Option(help="By default it depends on the quality.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="By default it depends on the quality.")] = None,
+    seed: Seed = 0,
     reference: Annotated[
-        Path | None, typer.Option(help="The true clean recording, if there is one: prints SDR, SI-SDR and STOI.")
+        Path | None, typer.Option(help="The true clean recording, to print SDR, SI-SDR and STOI.")
     ] = None,
     draws: Annotated[
         int, typer.Option(metavar="N", help="Also write N posterior draws: OUT-draw1.wav, OUT-draw2.wav, …")
     ] = 0,
     uncertainty: Annotated[
-        Path | None, typer.Option(metavar="PNG", help="A picture of how uncertain the result is, at each frequency.")
+        Path | None, typer.Option(metavar="PNG", help="A picture of the uncertainty at each time and frequency.")
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(metavar="HTML", help="A page to listen to and look at: before and after.")
+        Path | None, typer.Option(metavar="HTML", help="A page to compare before and after by ear and by eye.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Clean speech from a noisy recording.
 
-    The speech is a sum of spectra from a dictionary, the noise a level in each frequency that moves slowly; how loud
-    they are is learned from the recording. OUT is the mean of the speech over draws from the posterior. Any sample rate
-    from 8 kHz up, any number of channels, any length. OUT appears when it is complete; Ctrl-C leaves nothing behind.
+    Speech is modelled as a sum of spectra from a dictionary, and noise as a level at each frequency that changes
+    slowly; their loudness is learned from the recording. OUT is the mean of the speech over posterior draws. The
+    recording may have any sample rate from 8 kHz up, any number of channels and any length. OUT appears when it is
+    complete; Ctrl-C leaves nothing behind.
 
-    [bold]hamcmc denoise train[/bold] makes a dictionary from clean speech of your own. (A recording called train is
-    ./train.)
+    [bold]hamcmc denoise train[/bold] makes a dictionary from clean speech of your own. (Write ./train for a recording
+    that is called train.)
     """
     from hamcmc._check import at_least, one_of
-    from hamcmc.report import denoise as page
-    from hamcmc.speech import audio, file
 
     with reporting():
+        from hamcmc.speech import audio, file
+
         one_of("--quality", quality, ("fast", "best"))
         at_least("--draws", draws, 0)
         if iterations is not None:
@@ -126,29 +125,39 @@ def denoise(
             "iterations": iterations,
             "seed": seed,
         }
+        pictured = uncertainty is not None or report is not None
+        if pictured:
+            import_module("hamcmc.report.denoise")  # so that a missing package is told before the work
         for warning in source.warnings():
-            _warn(warning)
-        with _stoppable(f"{out} was not written"), _progress("denoising", recording, quiet) as progress:
-            wanted = uncertainty is not None or report is not None
-            done = file.denoise_file(source, out, draws=draws, uncertainty=wanted, progress=progress, **options)
+            warn(warning)
+        with stoppable(f"{out} was not written"):
+            done = file.denoise_file(
+                source, out, draws=draws, uncertainty=pictured, progress=not quiet and None, **options
+            )
         for name, gain in zip(done.files, done.gains):
             if gain < 1:
-                _warn(f"{name} would have clipped: all of it was turned down by {-20 * np.log10(gain):.1f} dB")
-        screen.print(
-            f"{source.seconds:.1f} s of sound in {done.seconds:.1f} s: {done.real_time_factor:.2f} × real time",
-            highlight=False,
-        )
-        _wrote(*done.files)
-        with _stoppable(f"{out} is complete, what was to follow is not"):
-            scores = None if truth is None else _scores(source, truth, out)
-            if scores is not None:
-                screen.print(_score_table(*scores))
-            if uncertainty is not None:
-                _wrote(page.write_uncertainty(uncertainty, done))
-            if report is not None:
-                asked = {"recording": recording, "out": out, "draws": draws, "reference": reference}
-                asked |= options | {"dictionary": dictionary}
-                _wrote(page.write(report, done, asked, truth, scores))
+                warn(f"{name} would have clipped, so all of it was turned down by {-20 * math.log10(gain):.1f} dB")
+        say(f"{source.seconds:.1f} s of sound in {done.seconds:.1f} s: {done.real_time_factor:.2f} × real time")
+        wrote(*done.files)
+        asked = {"recording": recording, "out": out, "draws": draws, "reference": reference}
+        with stoppable(f"{out} is complete; scores, picture or report may be missing"):
+            _show(done, truth, uncertainty, report, asked | options | {"dictionary": dictionary})
+
+
+def _show(
+    done: "Done", truth: "Info | None", uncertainty: Path | None, report: Path | None, asked: dict[str, Any]
+) -> None:
+    """Print the scores against the reference, and write the picture and the page."""
+    scores = None if truth is None else _scores(done.source, truth, done.files[0])
+    if scores is not None:
+        screen.print(_score_table(*scores))
+    if uncertainty is not None or report is not None:
+        from hamcmc.report import denoise as page
+
+        if uncertainty is not None:
+            wrote(page.write_uncertainty(uncertainty, done))
+        if report is not None:
+            wrote(page.write(report, done, asked, truth, scores))
 
 
 def train(
@@ -161,13 +170,14 @@ def train(
 ) -> None:
     """Make a dictionary from clean speech, for [bold]hamcmc denoise --dictionary[/bold].
 
-    All WAV, FLAC, OGG, MP3 and AIFF files in the directory and below are used. A few minutes of several speakers,
-    without noise, are enough; speech like that which you want to clean is best.
+    All WAV, FLAC, OGG, MP3 and AIFF files in the directory and below it are used. A few minutes of several speakers
+    without noise are enough. Speech similar to what you want to clean works best.
     """
     from hamcmc._check import at_least
-    from hamcmc.speech import audio, dictionary
 
     with reporting():
+        from hamcmc.speech import audio, dictionary
+
         at_least("--rank", rank, 1)
         if out.suffix != ".npz":
             raise ValueError(f"{out}: its suffix must be .npz")
@@ -179,20 +189,18 @@ def train(
                 else f"there is nothing at {clean}"
             )
         audio.check_target(out, files)
-        with _stoppable(f"{out} was not written"), _progress("training", clean, quiet) as progress:
-            dictionary.save(dictionary.train(files, rank=rank, progress=progress), out)
-        screen.print(
-            f"Wrote {escape(str(out))}: {rank} spectra from {len(files):,} files. "
-            f"Use it: hamcmc denoise IN -o OUT --dictionary {escape(str(out))}",
-            highlight=False,
-            soft_wrap=True,
+        with stoppable(f"{out} was not written"):
+            dictionary.save(dictionary.train(files, rank=rank, progress=not quiet and None), out)
+        say(
+            f"Wrote {out}: {rank} spectra from {len(files):,} files. "
+            f"To use it: hamcmc denoise IN -o OUT --dictionary {out}"
         )
 
 
 def _check_targets(
-    out: Path, draws: int, uncertainty: Path | None, report: Path | None, inputs: list[Path], source: Any
+    out: Path, draws: int, uncertainty: Path | None, report: Path | None, inputs: list[Path], source: "Info"
 ) -> None:
-    """Refuse, before the work begins, what could not be written at its end."""
+    """Refuse before the work begins what could not be written at its end."""
     from hamcmc.speech import audio, file
 
     audio.check_format(out, source)
@@ -204,8 +212,8 @@ def _check_targets(
         audio.check_target(target, inputs)
 
 
-def _reference(path: Path, source: Any) -> Any:
-    """The reference, if it fits the recording."""
+def _reference(path: Path, source: "Info") -> "Info":
+    """The reference recording; it must have the rate and the channels of the noisy one."""
     from hamcmc.speech import audio
 
     found = audio.info(path)
@@ -215,11 +223,12 @@ def _reference(path: Path, source: Any) -> Any:
             raise ValueError(f"{path} does not fit {source.path}: {name} {a:,} and {b:,}")
     if found.frames != source.frames:
         shorter = min(found.seconds, source.seconds)
-        _warn(f"{path} and {source.path} differ in length: the first {shorter:.2f} s are compared")
+        warn(f"{path} and {source.path} differ in length: the first {shorter:.2f} s are compared")
     return found
 
 
-def _dictionary(path: Path | None) -> Any:
+def _dictionary(path: Path | None) -> "Dictionary":
+    """The dictionary in a file, or the built-in one."""
     from hamcmc.speech import dictionary
 
     try:
@@ -228,8 +237,8 @@ def _dictionary(path: Path | None) -> Any:
         raise ValueError(f"cannot read the dictionary: {error.args[-1]}") from None
 
 
-def _scores(source: Any, truth: Any, out: Path) -> tuple[Any, Any]:
-    """Scores of the noisy and of the clean recording."""
+def _scores(source: "Info", truth: "Info", out: Path) -> tuple["Scores", "Scores"]:
+    """Scores of the noisy and of the cleaned recording."""
     from hamcmc.speech import audio, metrics
 
     frames = min(source.frames, truth.frames)
@@ -237,57 +246,15 @@ def _scores(source: Any, truth: Any, out: Path) -> tuple[Any, Any]:
     return metrics.scores(clean, noisy, source.rate), metrics.scores(clean, cleaned, source.rate)
 
 
-def _score_table(before: Any, after: Any) -> Table:
-    from hamcmc.report.denoise import SCORES
+def _score_table(before: "Scores", after: "Scores") -> "Table":
+    """A row for each score; a dash stands for one that is not defined."""
+    from rich.table import Table
+
+    from hamcmc.speech.metrics import LABELS
 
     table = Table("")
     for name in ("before", "after", "gain"):
         table.add_column(name, justify="right")
-    for (name, digits), b, a in zip(SCORES, before, after):
-        table.add_row(name, *("–" if np.isnan(x) else f"{x:.{digits}f}" for x in (b, a, a - b)))
+    for (name, digits), b, a in zip(LABELS, before, after):
+        table.add_row(name, *("–" if math.isnan(x) else f"{x:.{digits}f}" for x in (b, a, a - b)))
     return table
-
-
-def _wrote(*files: Path) -> None:
-
-    screen.print("Wrote " + escape(", ".join(map(str, files))), highlight=False, soft_wrap=True)
-
-
-def _warn(message: str) -> None:
-
-    errors.print(f"[yellow]{escape(message)}[/yellow]", highlight=False)
-
-
-@contextlib.contextmanager
-def _progress(name: str, what: Path, quiet: bool) -> Iterator[Any]:
-    """What to call with the fraction done."""
-
-    if quiet:
-        yield None
-        return
-    with bar(name) as update:
-        yield lambda done: update(what.name, done)
-
-
-@contextlib.contextmanager
-def _stoppable(state: str) -> Iterator[None]:
-    """Ctrl-C and SIGTERM as exceptions, so that what is half done is removed; they end in a line with the `state`."""
-    from hamcmc.factorization.launch import Stopped
-
-    received, numbers = [], (signal.SIGINT, signal.SIGTERM)
-
-    def stop(number: int, _: Any) -> None:
-        for n in numbers:
-            signal.signal(n, signal.SIG_IGN)  # the tidying up is not to be interrupted
-        received.append(number)
-        raise KeyboardInterrupt
-
-    old = [signal.signal(n, stop) for n in numbers]
-    try:
-        yield
-    except KeyboardInterrupt:
-        number = received[0] if received else signal.SIGINT
-        raise Stopped(f"stopped by {signal.Signals(number).name}: {state}", number) from None
-    finally:
-        for n, handler in zip(numbers, old):
-            signal.signal(n, handler)

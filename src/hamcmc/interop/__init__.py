@@ -1,4 +1,4 @@
-"""Doors to other libraries: BlackJAX, NumPyro, ArviZ, scikit-learn. Each is imported when its door is first opened."""
+"""Conversion from and to BlackJAX, NumPyro, ArviZ and scikit-learn. Each library is imported when it is first used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

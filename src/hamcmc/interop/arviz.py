@@ -1,4 +1,4 @@
-"""Any run as ArviZ's InferenceData, by one call."""
+"""Any run as an ArviZ InferenceData, by one call."""
 
 import os
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from hamcmc.store.settings import read_settings
 from hamcmc.target.posterior import Posterior, name_of
 
 PyTree = Any
-DIMENSIONS = {  # of a factorization
+DIMENSIONS = {  # of the arrays of a factorization
     "W": ["user", "factor"],
     "H": ["item", "factor"],
     "row_bias": ["user"],
@@ -27,18 +27,19 @@ DIMENSIONS = {  # of a factorization
 
 
 def to_arviz(run: Result | str | os.PathLike, posterior: Posterior | None = None, *, log_likelihood: bool = False):
-    """The draws of a run as an ArviZ ``InferenceData``, with as many groups as can be told.
+    """The draws of a run as an ArviZ ``InferenceData``, with as many groups as the arguments allow.
 
-    A run is what :func:`hamcmc.sample` returned, or a directory: one of :func:`hamcmc.sample` or ``hamcmc sample``, or
-    of a factorization, whose draws then have the ids of users and items. ``arviz.summary``, ``arviz.plot_trace`` and
-    all others take the result.
+    A run is what :func:`hamcmc.sample` returned, or a directory that :func:`hamcmc.sample`, ``hamcmc sample`` or a
+    factorization wrote. The draws of a factorization have the ids of users and items. ``arviz.summary``,
+    ``arviz.plot_trace`` and ArviZ's other functions take the result.
 
     Args:
         run: a result or the path of a run's directory, complete or not.
-        posterior: of the run. Its data become ``constant_data``. Of a NumPyro model
+        posterior: the posterior of the run. Its data become ``constant_data``. For a NumPyro model
             (:func:`hamcmc.interop.from_numpyro`), observed sites become ``observed_data``, and deterministic sites
-            stand beside the draws.
-        log_likelihood: add that of each datum at each draw, for ``arviz.loo``; it takes room for draws × data.
+            join the draws.
+        log_likelihood: add the log-likelihood of each datum at each draw, for ``arviz.loo``. It takes memory for
+            draws × data numbers.
     """
     if not isinstance(run, Result):
         path, settings = Path(run), read_settings(Path(run))
@@ -87,16 +88,15 @@ def _named(tree: PyTree) -> dict[str, np.ndarray]:
 
 def _log_likelihood(posterior: Posterior, draws: dict[str, Any]) -> Any:
     """(chain, draw, datum)."""
-    if posterior.log_likelihood is None:
+    if posterior.size == 0:
         raise ValueError("log_likelihood: this posterior has no data")
     data = jax.tree.map(jnp.asarray, posterior.data)
     each = jax.vmap(posterior.log_likelihood, (None, 0))
-    one = lambda theta: each(theta, data)
-    return jax.jit(jax.vmap(jax.vmap(one)))(_parameters(draws))
+    return jax.jit(jax.vmap(jax.vmap(lambda theta: each(theta, data))))(_parameters(draws))
 
 
 def _parameters(draws: dict[str, Any]) -> PyTree:
-    """Draws in the form of the parameters: dicts, nested where names have dots; a bare array is called theta."""
+    """Draws in the form of the parameters: dicts, nested where names have dots, or the bare array called theta."""
     if set(draws) == {"theta"}:
         return draws["theta"]
     nested: dict[str, Any] = {}

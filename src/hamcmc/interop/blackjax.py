@@ -1,7 +1,7 @@
 """Our samplers in BlackJAX's loop, and BlackJAX's algorithms in ours.
 
 The two libraries agree on what a gradient estimator is: the gradient of the log-density with the factor N/n inside.
-They agree on SGLD's step size, too: ε multiplies the drift and the noise has variance 2ε. The step h of BlackJAX's
+They also agree on SGLD's step size: ε multiplies the drift and the noise has variance 2ε. The step h of BlackJAX's
 SGHMC and SGNHT is the leapfrog step, which in our symbols is √(2ε).
 """
 
@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from hamcmc._require import needs
 from hamcmc.inference.job import batch_size_of
 from hamcmc.inference.schedules import as_schedule
-from hamcmc.interop._require import needs
 from hamcmc.samplers.base import PyTree, Sampler, norm
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
@@ -25,7 +25,7 @@ from hamcmc.target.posterior import Posterior
 if TYPE_CHECKING:
     from blackjax import SamplingAlgorithm
 
-STATS = {  # what ArviZ calls them
+STATS = {  # BlackJAX's names → ArviZ's
     "is_divergent": "diverging",
     "num_integration_steps": "n_steps",
     "num_trajectory_expansions": "tree_depth",
@@ -43,16 +43,19 @@ def to_blackjax(
     """One of our samplers as a ``blackjax.SamplingAlgorithm``.
 
     With a posterior, a step draws its minibatch and looks up its step size itself: ``step(rng_key, state) -> (state,
-    info)``, which is what ``blackjax.util.run_inference_algorithm`` takes, and all else that is written for BlackJAX's
-    kernels. Without one it has the form of BlackJAX's stochastic gradient samplers: ``step(rng_key, state, minibatch,
-    step_size) -> state``. The draw is ``state.position``, unconstrained: ``posterior.constrain`` gives the parameters.
+    info)``. ``blackjax.util.run_inference_algorithm`` and everything else that is written for BlackJAX's kernels takes
+    it. Without a posterior it has the form of BlackJAX's stochastic gradient samplers: ``step(rng_key, state,
+    minibatch, step_size) -> state``. The draw is ``state.position``, unconstrained: ``posterior.constrain`` gives the
+    parameters.
 
     Args:
-        sampler: such as ``hamcmc.sgld(posterior.grad)``. For an ensemble, positions have a leading axis of replicas.
-        posterior: where minibatches are taken from.
+        sampler: a sampler such as ``hamcmc.sgld(posterior.grad)``. For an ensemble, positions have a leading axis of
+            replicas.
+        posterior: the posterior whose data the minibatches are drawn from.
         step_size: a number, or a function of the step's number; ε is the drift's factor, 2ε the noise's variance.
-        batch_size: data per minibatch; None for all of them.
-        replace: draw minibatches with replacement, or walk through random permutations, the same in every chain.
+        batch_size: data per minibatch; None for all data.
+        replace: draw minibatches with replacement; otherwise walk through random permutations, which are the same in
+            every chain.
     """
     with needs("BlackJAX", "blackjax"):
         from blackjax import SamplingAlgorithm
@@ -65,14 +68,16 @@ def to_blackjax(
 
     if posterior is None:
         if step_size is not None or batch_size is not None:
-            raise ValueError("step_size and batch_size go with a posterior; without one, each step is given them")
+            raise ValueError(
+                "step_size and batch_size go with a posterior; without one, they are arguments of each step"
+            )
         return SamplingAlgorithm(init, step)  # type: ignore[arg-type]
     if step_size is None:
         raise ValueError("step_size must be given along with a posterior")
     if posterior.streamed:
         raise ValueError("streamed (memory-mapped) data are for hamcmc.sample: BlackJAX's loop cannot read them")
     schedule, rows = as_schedule(step_size), batch_size_of(batch_size, posterior)
-    walk = jax.random.key(0)  # the permutations, which must not change from step to step
+    walk = jax.random.key(0)  # the permutations must not change from step to step
 
     def draw(rng_key, state):
         batch_key, step_key = jax.random.split(rng_key)
@@ -85,7 +90,7 @@ def to_blackjax(
     return SamplingAlgorithm(init, draw)  # type: ignore[arg-type]
 
 
-class State(NamedTuple):
+class BlackJAXState(NamedTuple):
     """The state of a BlackJAX algorithm, and the number of steps taken."""
 
     inner: Any
@@ -93,11 +98,11 @@ class State(NamedTuple):
 
     @property
     def position(self) -> PyTree:
-        """The newest draw; for some algorithms it is all of the state."""
+        """The newest draw, which for some algorithms is the whole state."""
         return getattr(self.inner, "position", self.inner)
 
 
-class Info(NamedTuple):
+class BlackJAXInfo(NamedTuple):
     """The length of a step."""
 
     move_norm: Array
@@ -113,28 +118,28 @@ def from_blackjax(
 ) -> Sampler:
     """A BlackJAX algorithm as a sampler for :func:`hamcmc.sample`: chains, checkpoints, resume, ArviZ.
 
-    ``from_blackjax(blackjax.sgld(posterior.grad))`` takes each step on the minibatch and with the step size of our
-    loop. ε of ``sgld`` and ``csgld`` is ours (drift ε, noise variance 2ε). ``sghmc`` and ``sgnht`` take h = √(2ε): to
-    run them at our ε, say ``step_size=math.sqrt(2 * ε)``. N/n is inside ``posterior.grad``.
+    ``from_blackjax(blackjax.sgld(posterior.grad))`` takes each step on our loop's minibatch, with our loop's step size.
+    ε of ``sgld`` and ``csgld`` is ours (drift ε, noise variance 2ε). ``sghmc`` and ``sgnht`` take h = √(2ε): to run
+    them at our ε, give ``step_size=math.sqrt(2 * ε)``. N/n is inside ``posterior.grad``.
 
     A kernel on all data, such as ``blackjax.nuts(lambda x: posterior.log_density(x, posterior.data), step_size=…,
-    inverse_mass_matrix=…)``, brings its own step size: run it with ``step_size=1``, which then says nothing, and
+    inverse_mass_matrix=…)``, has its own step size: run it with ``step_size=1``, which then has no effect, and
     without a `batch_size`.
 
     Positions are unconstrained, and a posterior's mirror is not applied: use bijections. To resume a run, give
-    :func:`hamcmc.resume` the same sampler. It compares what it can see of the algorithm's hyper-parameters; add those
-    that it cannot see by `settings`.
+    :func:`hamcmc.resume` the same sampler. It compares the hyper-parameters that it can see in the algorithm; add the
+    others by `settings`.
 
     Args:
         algorithm: a ``blackjax.SamplingAlgorithm``: ``step`` takes (key, state, minibatch, step_size) and returns a
             state, or takes (key, state) and returns a state and an info.
-        name: for the record; by default that of BlackJAX's module.
+        name: for the record; by default the name of BlackJAX's module.
         settings: hyper-parameters for the record.
         gradients_per_step: minibatch gradients that a step evaluates, for cost accounts.
         **options: further arguments of its step, such as ``temperature`` or ``step_size_stoch``.
     """
-    whole = len(inspect.signature(algorithm.step).parameters) == 2  # a kernel on all data
-    if whole and options:
+    all_data = len(inspect.signature(algorithm.step).parameters) == 2
+    if all_data and options:
         raise ValueError(f"{', '.join(options)}: a step of this algorithm takes a key and a state alone")
 
     def start(position: PyTree, key: Array) -> PyTree:
@@ -143,25 +148,29 @@ def from_blackjax(
             raise ValueError("this algorithm keeps a random key in its state, which a checkpoint cannot hold")
         return inner
 
-    def init(position: PyTree) -> State:
-        return State(start(position, jax.random.key(0)), jnp.zeros((), jnp.int32))
+    def init(position: PyTree) -> BlackJAXState:
+        return BlackJAXState(start(position, jax.random.key(0)), jnp.zeros((), jnp.int32))
 
-    def step(key, state: State, batch: PyTree, step_size) -> tuple[State, Any]:
+    def step(key, state: BlackJAXState, batch: PyTree, step_size) -> tuple[BlackJAXState, Any]:
         inner = state.inner
-        if _random(start, state.position):  # chains must not share the momentum that they start with
+        if _random(start, state.position):  # chains must not start with the same momentum
             key, start_key = jax.random.split(key)
             inner = lax.cond(state.step == 0, lambda: start(state.position, start_key), lambda: inner)
-        if whole:
+        if all_data:
             new, info = algorithm.step(key, inner)
         else:
             new, info = algorithm.step(key, inner, batch, step_size, **options), None  # type: ignore[call-arg]
-        new = State(jax.tree.map(lambda x, old: jnp.asarray(x, old.dtype), new, inner), state.step + 1)
+        new = BlackJAXState(jax.tree.map(lambda x, old: jnp.asarray(x, old.dtype), new, inner), state.step + 1)
         move = norm(jax.tree.map(jnp.subtract, new.position, state.position))
-        return new, Info(move) if info is None else _stats(info) | {"move_norm": move}
+        return new, BlackJAXInfo(move) if info is None else _stats(info) | {"move_norm": move}
 
     record = {"sampler": name or _name(algorithm), "hyper_parameters": _hyper_parameters(algorithm.step)}
     return Sampler(
-        init, step, record | options | dict(settings or {}), gradients_per_step=gradients_per_step, needs_all_data=whole
+        init=init,
+        step=step,
+        settings=record | options | dict(settings or {}),
+        gradients_per_step=gradients_per_step,
+        needs_all_data=all_data,
     )
 
 
@@ -179,7 +188,7 @@ def _stats(info: Any) -> dict[str, Array]:
 
 
 def _parts(function: Callable) -> dict[str, Any]:
-    """What a function holds of the one that made it."""
+    """The variables that a function closes over."""
     return inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}  # type: ignore[return-value]
 
 
@@ -194,7 +203,7 @@ def _name(algorithm: "SamplingAlgorithm") -> str:
 
 
 def _hyper_parameters(function: Callable) -> dict[str, Any]:
-    """Numbers and arrays inside BlackJAX's functions, as far as they can be seen; arrays by a digest."""
+    """The numbers and arrays that BlackJAX's functions close over; arrays are given by a digest."""
     found: dict[str, Any] = {}
 
     def look(label: str, value: Any) -> None:

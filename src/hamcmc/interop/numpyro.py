@@ -1,4 +1,4 @@
-"""A NumPyro model as a posterior: its latent sites are the parameters, in their supports, under their names."""
+"""A NumPyro model as a posterior: its latent sites are the parameters, with their names and supports."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -11,38 +11,38 @@ import numpy as np
 from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from hamcmc.interop._require import needs
+from hamcmc._require import needs
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.support import Support
 
 PyTree = Any
 Trace = dict[str, dict[str, Any]]
-CHECKED_ROWS = 16  # on which the model is compared with what was made of it
+CHECKED_ROWS = 16  # rows on which the model is compared with the posterior that was made of it
 
 
 def from_numpyro(model: Callable, *args: Any, fixed: tuple[str, ...] = (), **kwargs: Any) -> "NumpyroPosterior":
     """A NumPyro model with its data as a :class:`hamcmc.Posterior`, for minibatches of any size.
 
-    Arguments are given as to ``MCMC.run``, without the key. The arrays among them that have one row per datum are the
-    data; the model is called with some of their rows, so it must take sizes from them, as in ``plate("data",
+    Give the arguments as to ``MCMC.run``, without the key. The arrays among them that have one row per datum are the
+    data. The model is called with some of their rows, so it must take sizes from them, as in ``plate("data",
     x.shape[0])``. Observed sites that grow with the rows are the likelihood, with or without a plate, and minibatches
-    scale it by N/n. All other sites, ``numpyro.factor`` too, are the prior; Jacobians of NumPyro's bijections are
+    scale it by N/n. All other sites, including ``numpyro.factor``, are the prior. Jacobians of NumPyro's bijections are
     added. Draws have the names of the sites, and are in their supports.
 
     Args:
-        model: a function with NumPyro's primitives, or one in its handlers.
-        *args: for the model.
-        fixed: names of arguments that are no data, though they are arrays of the same length.
-        **kwargs: for the model.
+        model: a function with NumPyro's primitives, or such a function in NumPyro's handlers.
+        *args: arguments of the model.
+        fixed: names of arguments that are not data, though they are arrays of the same length.
+        **kwargs: arguments of the model.
 
     Returns:
-        A posterior whose `init` draws where to start. The mode is a better place, and large steps need it:
+        A posterior with a method `init` that draws a start. The mode is a better start, and large steps need it:
         ``hamcmc.find_mode(posterior, posterior.init(jax.random.key(0)))``.
 
     Raises:
-        ValueError: a model that is not of this form, with the site at fault: discrete or local latent variables (one
-            per datum), supports that depend on other sites, ``numpyro.param``, plates with a subsample of their own,
-            and likelihoods that are not a sum over data.
+        ValueError: the model is not of this form. The message names the site at fault: discrete or local latent
+            variables (one per datum), supports that depend on other sites, ``numpyro.param``, plates with a subsample
+            of their own, and likelihoods that are not a sum over data.
     """
     with needs("NumPyro", "numpyro"):
         import numpyro  # noqa: F401
@@ -50,11 +50,11 @@ def from_numpyro(model: Callable, *args: Any, fixed: tuple[str, ...] = (), **kwa
 
 
 class NumpyroPosterior(Posterior):
-    """What :func:`hamcmc.interop.from_numpyro` returns: a posterior that knows its sites.
+    """The posterior that :func:`hamcmc.interop.from_numpyro` returns, which knows its sites.
 
     Attributes:
         latent: names of the parameters.
-        observed: names of the sites that are the likelihood.
+        observed: names of the sites that make the likelihood.
     """
 
     def __init__(self, model: Callable, args: tuple, kwargs: Mapping[str, Any], fixed: tuple[str, ...] = ()):
@@ -71,15 +71,17 @@ class NumpyroPosterior(Posterior):
         local = grows.intersection(self.latent)
         if local:
             raise ValueError(
-                f"site {min(local)} is local, with one value per datum, and only global ones can be sampled; "
-                "if it is to be observed, give the model its observations"
+                f"site {min(local)} is local, with one value per datum, and only global sites can be sampled; "
+                "if it should be observed, give the model its observations"
             )
         if not self.observed:
             raise ValueError("no observed site has one entry per datum")
         _check_plates([one[n] for n in self.observed], self._arguments.size)
         self._deterministic = [n for n in full if full[n]["type"] == "deterministic" and n not in grows]
 
-        row = lambda i: jax.tree.map(lambda x: jnp.asarray(x[i : i + 1]), data)
+        def row(i: int) -> PyTree:
+            return jax.tree.map(lambda x: jnp.asarray(x[i : i + 1]), data)
+
         supports = self._arguments.supports(self.latent)
         first, last = (supports(jax.random.key(k), row(i)) for k, i in enumerate((0, self._arguments.size - 1)))
         for name in self.latent:
@@ -91,11 +93,11 @@ class NumpyroPosterior(Posterior):
         self._check_sum()
 
     def init(self, key: Array) -> dict[str, Array]:
-        """Where to start: NumPyro's ``init_to_uniform``, within 2 of 0 where all is unconstrained."""
+        """A start by NumPyro's ``init_to_uniform``: within 2 of 0 in the unconstrained space."""
         return self._start(key, self._template)
 
     def deterministic(self, draws: Mapping[str, Any]) -> dict[str, Array]:
-        """The deterministic sites, other than those with one entry per datum, at draws (…, shape of the site)."""
+        """The deterministic sites at draws (…, shape of the site), without those that have one entry per datum."""
         if not self._deterministic:
             return {}
         wanted = {n: jnp.asarray(draws[n]) for n in self.latent}
@@ -112,7 +114,11 @@ class NumpyroPosterior(Posterior):
 
     def observations(self) -> dict[str, Array]:
         """The values at the observed sites."""
-        sites = lambda key, data: {n: self._arguments.trace(data, key)[n]["value"] for n in self.observed}
+
+        def sites(key, data):
+            found = self._arguments.trace(data, key)
+            return {n: found[n]["value"] for n in self.observed}
+
         return jax.jit(sites)(jax.random.key(0), self.data)
 
     @cached_property
@@ -134,7 +140,7 @@ class NumpyroPosterior(Posterior):
         return sum((sites[n] for n in self.observed), jnp.zeros(()))
 
     def _check_sum(self) -> None:
-        """The model on some rows at once is the prior and the sum of its likelihood on each of them."""
+        """Raise unless the model on some rows is the prior plus the sum of the likelihood over these rows."""
         rows = jax.tree.map(lambda x: jnp.asarray(x[:CHECKED_ROWS]), self.data)
 
         def both(theta, rows):
@@ -148,12 +154,12 @@ class NumpyroPosterior(Posterior):
             if not np.allclose(a, b, rtol=1e-4, atol=1e-5 * float(size)):
                 raise ValueError(
                     f"the {what} is not that of a model with one term per datum: on the first rows together it is "
-                    f"{float(a):.6g}, and row by row {float(b):.6g}. Prepare data before the model, not in it"
+                    f"{float(a):.6g}, and row by row {float(b):.6g}. Transform the data before the model, not in it"
                 )
 
 
 class _Arguments:
-    """The arguments of a model, with the rows of data among them left open."""
+    """The arguments of a model, in which the rows of data can be replaced."""
 
     def __init__(self, model: Callable, args: tuple, kwargs: Mapping[str, Any], fixed: tuple[str, ...]):
         self.model = model
@@ -185,7 +191,7 @@ class _Arguments:
         return jax.tree.unflatten(self._structure, list((self._leaves | dict(data)).values()))
 
     def seeded(self, key: Array) -> Callable:
-        """The model with random numbers for whatever asks for some."""
+        """The model with a random key for its sites."""
         from numpyro.handlers import seed
 
         return seed(self.model, key)
@@ -200,7 +206,7 @@ class _Arguments:
         return trace(started).get_trace(*args, **kwargs)  # type: ignore[return-value]
 
     def supports(self, names: tuple[str, ...]) -> Callable[[Array, dict[str, Any]], dict[str, Any]]:
-        """``(key, rows of data) -> constraints``, compiled: nothing else is computed."""
+        """``(key, rows of data) -> constraints``, compiled, so that nothing else is computed."""
         form: list[Any] = []
 
         def leaves(key, data):
@@ -213,8 +219,11 @@ class _Arguments:
         return lambda key, data: (lambda found: jax.tree.unflatten(form[0], found))(compiled(key, data))
 
     def shapes(self, rows: int | None = None) -> Trace:
-        """All sites on so many rows, without computing any; values must not be looked at."""
-        shape = lambda x: jax.ShapeDtypeStruct((rows or x.shape[0], *x.shape[1:]), jnp.asarray(x[:1]).dtype)
+        """The shapes of all sites on so many rows. The values are abstract."""
+
+        def shape(x: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((rows or x.shape[0], *x.shape[1:]), jnp.asarray(x[:1]).dtype)
+
         found: Trace = {}
         jax.eval_shape(lambda data: found.update(self.trace(data, jax.random.key(0))), jax.tree.map(shape, self._data))
         return found
@@ -226,15 +235,15 @@ def _sizes_from_data(shapes: Callable[[int], Trace], rows: int, size: int) -> Tr
     except Exception as error:
         raise ValueError(
             f"the model cannot be run on {rows} of its {size} rows of data; it must take all sizes from them, as in "
-            f"numpyro.plate('data', x.shape[0]). It says: {error}"
+            f"numpyro.plate('data', x.shape[0]). Its error: {error}"
         ) from error
 
 
 def _check_sites(trace: Trace) -> None:
-    """Raise for what has no place in a posterior of continuous, global parameters."""
+    """Raise for sites that a posterior of continuous, global parameters cannot have."""
     for name, site in trace.items():
         if site["type"] == "plate" and site["args"][1] not in (None, site["args"][0]):
-            raise ValueError(f"plate {name} draws a subsample; leave subsample_size away: hamcmc draws the minibatches")
+            raise ValueError(f"plate {name} draws a subsample; omit subsample_size: hamcmc draws the minibatches")
         if site["type"] in ("param", "mutable"):
             raise ValueError(f"site {name} is a numpyro.{site['type']}; give it a prior, or fix its value")
         if _is_latent(site) and site["fn"].support.is_discrete:
@@ -244,7 +253,7 @@ def _check_sites(trace: Trace) -> None:
 
 
 def _check_plates(observed: list[dict[str, Any]], size: int) -> None:
-    """Raise if plates of one row still have the size of all data."""
+    """Raise if a plate on one row still has the size of all data."""
     for site in observed:
         sizes = {plate.name: plate.size for plate in site["cond_indep_stack"]}
         if sizes and 1 not in sizes.values() and size in sizes.values():
@@ -257,12 +266,12 @@ def _is_latent(site: dict[str, Any]) -> bool:
 
 
 def _shape(site: dict[str, Any]) -> tuple[int, ...]:
-    """What tells whether a site has one entry per datum: lengths of its distribution, if it has one, and its value."""
+    """The lengths of a site's distribution, if any, and of its value: some grow if it has one entry per datum."""
     return (*(site["fn"].batch_shape if site["type"] == "sample" else ()), *jnp.shape(site["value"]))
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two constraints are one."""
+    """Whether two constraints are equal."""
     x, y = jax.tree.leaves(a), jax.tree.leaves(b)
     return len(x) == len(y) and all(np.array_equal(i, j) for i, j in zip(x, y))
 
@@ -279,7 +288,7 @@ def _support(constraint: Any, bijection: Any) -> Support:
 
 
 def _positional(model: Callable) -> list[str]:
-    """Names of the positional arguments, as far as they can be told."""
+    """The names of the positional arguments."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     while not inspect.isfunction(model) and callable(getattr(model, "fn", None)):
         model = model.fn  # type: ignore[attr-defined]  # a handler around it

@@ -1,33 +1,70 @@
-"""The paper's figures and theory as commands: ``REPRODUCTIONS[name].run(out, quick=…, seed=…, progress=…)``."""
+"""The paper's figures and theory as commands: ``REPRODUCTIONS["fig1"].run(out, quick=True)``.
 
-from collections.abc import Callable
-from typing import NamedTuple
+A reproduction's module is imported when it runs, so that this list costs nothing.
+"""
 
-from hamcmc.paper import bias, fig1, fig2, fig3, fig4, fig5, proposition, scale, theorem
-from hamcmc.paper.common import Reproduction
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hamcmc.inference.progress import Progress, shown
+
+if TYPE_CHECKING:
+    from hamcmc.paper.common import Reproduction
 
 
 class Entry(NamedTuple):
-    """A reproduction by name: ``run(out, quick=False, seed=0, progress=None) -> Reproduction`` and a line of help.
+    """A reproduction.
 
-    `progress` is called with (what is being done, fraction done). `options` are keywords that only this one takes.
+    Attributes:
+        name: of the reproduction and of its module.
+        help: one line that says what it shows.
+        options: the names of arguments that only this reproduction takes.
     """
 
-    run: Callable[..., Reproduction]
+    name: str
     help: str
     options: tuple[str, ...] = ()
 
+    def run(
+        self,
+        out: Path,
+        *,
+        quick: bool = False,
+        seed: int = 0,
+        progress: bool | Progress | None = None,
+        **options: Any,
+    ) -> "Reproduction":
+        """Run it and write its files.
+
+        Args:
+            out: the directory for figures and results.
+            quick: the same structure with fewer iterations and runs.
+            seed: everything random follows from it.
+            progress: True for a progress bar, None for one if stderr is a terminal, or a function that is called with a
+                :class:`~hamcmc.inference.progress.Status`.
+            **options: those that this reproduction takes.
+        """
+        module = import_module(f"hamcmc.paper.{self.name}")
+        with shown(progress, self.name) as show:
+            return module.reproduce(Path(out), quick=quick, seed=seed, progress=show, **options)
+
 
 REPRODUCTIONS = {
-    "fig1": Entry(fig1.reproduce, "Four tuned samplers on a thin two-dimensional ridge."),
-    "fig2": Entry(fig2.reproduce, "Error of the posterior mean by iterations and by the clock, D = 10 and 100."),
-    "fig3": Entry(fig3.reproduce, "Speech cleaned from noise by three samplers, by its SDR.", ("corpus",)),
-    "fig4": Entry(fig4.reproduce, "The partition of a matrix into blocks and parts, drawn."),
-    "fig5": Entry(
-        fig5.reproduce, "Held-out error of matrix factorization by iterations and by the clock.", ("ratings", "blocks")
-    ),
-    "scale": Entry(scale.reproduce, "What a step would cost at 10⁹ ratings on 64 to 1024 hosts."),
-    "theorem": Entry(theorem.reproduce, "Bias and mean squared error against T beside the theorem's rates."),
-    "proposition": Entry(proposition.reproduce, "Bias of the naive sampler next to HAMCMC's as the step shrinks."),
-    "bias": Entry(bias.reproduce, "Bias of the published samplers next to the ensemble's on four targets."),
+    entry.name: entry
+    for entry in (
+        Entry("fig1", "Four tuned samplers on a thin two-dimensional ridge."),
+        Entry("fig2", "Error of the posterior mean by iterations and by the clock, D = 10 and 100."),
+        Entry("fig3", "Speech cleaned from noise by three samplers, compared by SDR.", ("corpus",)),
+        Entry("fig4", "The partition of a matrix into blocks and parts."),
+        Entry(
+            "fig5",
+            "Held-out error of matrix factorization by iterations and by the clock.",
+            ("ratings", "blocks"),
+        ),
+        Entry("scale", "The cost of a step at 10⁹ ratings on 64 to 1024 hosts."),
+        Entry("theorem", "Bias and mean squared error against T beside the theorem's rates."),
+        Entry("proposition", "Bias of the naive sampler next to HAMCMC's as the step shrinks."),
+        Entry("bias", "Bias of the published samplers next to the ensemble's on four targets."),
+    )
 }

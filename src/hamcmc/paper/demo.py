@@ -1,4 +1,4 @@
-"""The demonstration: one strongly correlated posterior, every sampler."""
+"""The demonstration: every sampler on one strongly correlated posterior."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from hamcmc.diagnostics.costs import cost
+from hamcmc.diagnostics import cost
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference.sample import sample
 from hamcmc.target.linear_gaussian import Exact, exact, linear_gaussian, simulate
@@ -23,11 +23,14 @@ class Row(NamedTuple):
     """How one sampler did.
 
     Attributes:
+        sampler: its name.
+        step_size: ε.
         mean_error: distance of the estimated from the exact mean, in posterior standard deviations.
-        length: estimated over exact standard deviation along the ridge; width: across it.
+        length: estimated over exact standard deviation along the ridge.
+        width: the same across it.
         ess: effective samples of the slowest parameter.
         per_effective_sample: gradients for each of them.
-        seconds: of sampling.
+        seconds: time of sampling.
     """
 
     sampler: str
@@ -41,7 +44,7 @@ class Row(NamedTuple):
 
 
 class Demo(NamedTuple):
-    """What the demonstration leaves: a table, the picture and the directory of the recommended sampler's run."""
+    """What the demonstration produces: a table, a picture and the directory of the recommended sampler's run."""
 
     rows: list[Row]
     picture: Path
@@ -51,16 +54,21 @@ class Demo(NamedTuple):
 def demo(out: Path, *, seed: int = 0, tell: Callable[[str], None] = lambda name: None) -> Demo:
     """Sample a two-dimensional ridge with every sampler.
 
-    The posterior is that of a linear regression with 1000 data whose two regressors are nearly equal: 20 times as long
-    as wide. Every sampler gets minibatches of 100, the same number of iterations, and the step size that discretises
-    the stiffest direction alike (about 0.03 of what is stable), so that the table compares how they mix.
+    The posterior is that of a linear regression with 1000 data and two nearly equal regressors. It is 20 times as long
+    as wide. Every sampler gets minibatches of 100, the same number of iterations, and a step size that discretises the
+    stiffest direction in the same way (about 0.03 of the largest stable one), so that the table compares how they mix.
+
+    Args:
+        out: the directory for the picture and the run.
+        seed: everything random follows from it.
+        tell: called with the name of each sampler before it runs.
     """
     mixing = np.array([[1.0, 0.0], [1.0, 0.1]])
     data = simulate(np.random.default_rng(seed), SIZE, mixing, NOISE_VARIANCE)
     posterior, truth = linear_gaussian(data, NOISE_VARIANCE), exact(data, NOISE_VARIANCE)
     soft, stiff = (float(v) for v in np.linalg.eigvalsh(truth.precision))
     small, whitened = 0.02 / stiff, 0.02
-    average_gradient = np.sqrt(stiff) / SIZE  # what √v of pSGLD is like, for its step size
+    average_gradient = np.sqrt(stiff) / SIZE  # about √v of pSGLD, the unit of its step size
     configurations: dict[str, tuple[float, dict[str, Any]]] = {
         "sgld": (small, {}),
         "psgld": (small * 10 * average_gradient, {"regularizer": 1e-3}),
@@ -83,11 +91,11 @@ def demo(out: Path, *, seed: int = 0, tell: Callable[[str], None] = lambda name:
             thin=THIN,
             warmup=WARMUP,
             batch_size=BATCH,
-            **({"ensembles": 1} if name.startswith("ensemble") else {"chains": CHAINS}),  # one ensemble has 8 replicas
             seed=seed,
             out=out / "run" if name == RECOMMENDED else None,
             overwrite=True,
             progress=False,
+            **({} if name.startswith("ensemble") else {"chains": CHAINS}),  # an ensemble has 8 replicas
             **options,
         )
         rows.append(_row(name, step_size, result, truth))

@@ -1,31 +1,33 @@
-"""Figure 1 of the paper: where four samplers go on a two-dimensional posterior that is a thin ridge."""
+"""Figure 1 of the paper: the draws of four samplers on a two-dimensional posterior that is a thin ridge."""
 
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from matplotlib.figure import Figure
 
-import hamcmc
+from hamcmc.inference.progress import Progress, Status, silent
+from hamcmc.inference.sample import sample
 from hamcmc.paper import tuning
-from hamcmc.paper.common import COLOURS, Progress, Reproduction, finish, silent, styled
+from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
 from hamcmc.target import linear_gaussian as model
 
 TITLE = "Figure 1: linear Gaussian model, D = 2"
 SIZE, NOISE_VARIANCE, EXPONENT = 1000, 10.0, 0.51
-CURVATURES = (1.8, 600.0)  # of the data along (1, −1) and (1, 1): sd 0.6 and 0.04, a ridge like the paper's
+CURVATURES = (1.8, 600.0)  # of the data along (1, −1) and (1, 1); sd 0.6 and 0.04 make a ridge like the paper's
 
 
 def ridge(seed: int) -> tuple[model.Data, model.Exact]:
-    """Data whose a_n vary much along (1, 1) and little along (1, −1), and the exact posterior."""
+    """Data with regressors a_n that vary much along (1, 1) and little along (1, −1), and the exact posterior."""
     axes = np.array([[1, 1], [-1, 1]]) / np.sqrt(2)
     mixing = axes * np.sqrt(np.array(CURVATURES) * NOISE_VARIANCE / SIZE)
     data = model.simulate(np.random.default_rng(seed), SIZE, mixing, NOISE_VARIANCE)
     return data, model.exact(data, NOISE_VARIANCE)
 
 
-def divergence(mean, covariance, exact: model.Exact):
+def divergence(mean: Array, covariance: Array, exact: model.Exact) -> Array:
     """KL(N(mean, covariance) ‖ posterior)."""
     precision = jnp.asarray(exact.precision, jnp.float32)
     product, offset = precision @ covariance, mean - jnp.asarray(exact.mean, jnp.float32)
@@ -34,7 +36,7 @@ def divergence(mean, covariance, exact: model.Exact):
 
 
 def settings(quick: bool) -> dict[str, Any]:
-    """What a full or a quick run does."""
+    """The settings of a full or a quick run."""
     return {
         "size": SIZE,
         "noise_variance": NOISE_VARIANCE,
@@ -47,23 +49,23 @@ def settings(quick: bool) -> dict[str, Any]:
     }
 
 
-def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress | None = None) -> Reproduction:
-    """Tune SGLD, pSGLD, SGRLD and HAMCMC (M=2) by one search, and draw their samples on the posterior's contours."""
-    progress = progress or silent
+def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress = silent) -> Reproduction:
+    """Tune SGLD, pSGLD, SGRLD and HAMCMC (M=2) by the same search, and plot their draws on the posterior's contours."""
     asked = settings(quick)
     data, exact = ridge(seed)
     posterior = model.linear_gaussian(data, NOISE_VARIANCE)
     half = asked["iterations"] // 2
-    centre = jnp.asarray(exact.mean, jnp.float32)  # moments about it, or float32 loses the thin direction
+    centre = jnp.asarray(exact.mean, jnp.float32)  # moments are about it: else float32 loses the thin direction
 
-    def score(average):
+    def score(average: tuple[Array, Array]) -> Array:
+        """The divergence of the Gaussian with the run's moments."""
         mean, second = average
         return divergence(centre + mean, second - jnp.outer(mean, mean), exact)
 
     found, draws, results = {}, {}, {}
     methods = tuning.methods(posterior, exact.precision, asked["batch_size"], memories=(2,))
     for i, (name, method) in enumerate(methods.items()):
-        progress(f"{name}: search", i / len(methods))
+        progress(Status(i / len(methods), f"{name}: search"))
         tuned = found[name] = tuning.search(
             method,
             posterior,
@@ -78,8 +80,8 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
             repeats=asked["repeats"],
             seed=seed + 1_000_000,
         )
-        progress(f"{name}: run", (i + 0.7) / len(methods))
-        result = hamcmc.sample(
+        progress(Status((i + 0.7) / len(methods), f"{name}: run"))
+        result = sample(
             posterior,
             method.build(**tuned.parameters),
             jnp.zeros(2),
@@ -130,7 +132,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
 
 
 def quality(draws: np.ndarray, weights: np.ndarray, exact: model.Exact) -> dict[str, np.ndarray]:
-    """How each chain's weighted moments compare with the posterior's."""
+    """A comparison of each chain's weighted moments with the posterior's."""
     variances, axes = np.linalg.eigh(exact.covariance)  # across, along
     found: dict[str, list[float]] = {"along": [], "across": [], "mean_error": [], "kl": []}
     for theta, w in zip(draws, np.broadcast_to(weights, draws.shape[:2])):
@@ -146,7 +148,7 @@ def quality(draws: np.ndarray, weights: np.ndarray, exact: model.Exact) -> dict[
 
 
 @styled
-def _draw(draws: dict[str, np.ndarray], exact: model.Exact):
+def _draw(draws: dict[str, np.ndarray], exact: model.Exact) -> Figure:
     fig = Figure(layout="constrained", figsize=(7.5, 7.2))
     width = 3.6 * np.sqrt(np.diag(exact.covariance).max())
     angle = np.linspace(0, 2 * np.pi, 400)

@@ -7,14 +7,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from matplotlib.figure import Figure
 
-from hamcmc.inference import compiled as loop
+from hamcmc.inference import compiled
+from hamcmc.inference.progress import Progress, Status, silent
+from hamcmc.inference.schedules import Schedule
 from hamcmc.paper import tuning
-from hamcmc.paper.common import COLOURS, Ensemble, Progress, Reproduction, finish, silent, styled
-from hamcmc.samplers import Sampler, sgrld
-from hamcmc.samplers.base import langevin, standard_normal
+from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
+from hamcmc.paper.runs import ManyRuns
+from hamcmc.samplers.base import Sampler, langevin, standard_normal
+from hamcmc.samplers.sgrld import sgrld
 from hamcmc.target import linear_gaussian as model
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
@@ -26,7 +29,7 @@ WEAK, STRONG = 1.0, 1000.0  # curvature that the data add along most directions,
 
 
 def correlated(dimension: int, seed: int) -> tuple[model.Data, model.Exact]:
-    """Data whose a_n vary much along few random directions, so that their entries are correlated."""
+    """Data with regressors a_n that vary much along few random directions, so that their entries are correlated."""
     rng = np.random.default_rng([seed, dimension])
     axes = np.linalg.qr(rng.standard_normal((dimension, dimension)))[0]
     curvatures = np.where(np.arange(dimension) < max(1, dimension // 50), STRONG, WEAK)
@@ -35,14 +38,18 @@ def correlated(dimension: int, seed: int) -> tuple[model.Data, model.Exact]:
 
 
 def each_time(posterior: Posterior, fisher: np.ndarray, *, invert: bool) -> Sampler:
-    """SGRLD that works on the Fisher matrix at each iteration, though it is constant.
+    """SGRLD that works on the Fisher matrix at each iteration, although it is constant.
 
-    With `invert` as the paper's footnote says, it inverts the matrix and factors the inverse; without, it factors the
+    With `invert`, it inverts the matrix and factors the inverse, as the paper's footnote says. Otherwise it factors the
     matrix and solves two triangular systems, which is all that is needed. The compiler would do either once, ahead of
-    the loop: the barrier ties the matrix to the position.
+    the loop, if the barrier did not tie the matrix to the position.
     """
     matrix = jnp.asarray(fisher, jnp.float32)
-    at = lambda theta: lax.optimization_barrier((matrix, theta))[0]
+
+    def at(theta: Array) -> Array:
+        """The matrix at a position."""
+        return lax.optimization_barrier((matrix, theta))[0]
+
     efficient = sgrld(posterior.grad, at, correction=False)
     if not invert:
         return efficient
@@ -54,51 +61,66 @@ def each_time(posterior: Posterior, fisher: np.ndarray, *, invert: bool) -> Samp
         noise = jnp.linalg.cholesky(h) @ standard_normal(key, theta)
         return state._replace(position=langevin(theta, drift, noise, step_size, None), step=state.step + 1), ()
 
-    return Sampler(efficient.init, step, {"sampler": "sgrld", "fisher": "inverted each time"})
+    return efficient._replace(step=step, settings={"sampler": "sgrld", "fisher": "inverted each time"})
 
 
 def error_curve(
-    sampler: Sampler, schedule, posterior: Posterior, mean: np.ndarray, times: np.ndarray, *, batch_size, runs, seed
+    sampler: Sampler,
+    schedule: Schedule,
+    posterior: Posterior,
+    mean: np.ndarray,
+    times: np.ndarray,
+    *,
+    batch_size: int,
+    runs: int,
+    seed: int,
 ) -> np.ndarray:
     """‖θ̄ − Σεθ/Σε‖² at the given iterations: (run, time)."""
 
-    def draw(key):
+    def draw(key: Array) -> Any:
+        """A minibatch."""
         rows = minibatch.draw(key, jnp.int32(0), posterior.size, batch_size, True)
         return minibatch.gather(posterior.data, rows)
 
-    ensemble = Ensemble(sampler, lambda theta: theta, lambda t: schedule(t), minibatch=draw)
-    state, key = ensemble.start(jnp.zeros(mean.size), runs), jax.random.key(seed)
+    many = ManyRuns(sampler, lambda theta: theta, schedule, minibatch=draw)
+    state, key = many.start(jnp.zeros(mean.size), runs), jax.random.key(seed)
     total, weight, begin, errors = 0.0, 0.0, 0, []
     for end in times:
-        state, t, w = ensemble.advance(state, key, begin, int(end))
+        state, t, w = many.advance(state, key, begin, int(end))
         total, weight, begin = total + t, weight + w, int(end)
         errors.append(((total / weight - mean) ** 2).sum(-1))
     return np.stack(errors, 1)
 
 
 def seconds_per_iteration(
-    samplers: dict[str, tuple[Sampler, Any]], posterior: Posterior, dimension: int, *, batch_size, iterations, repeats
+    samplers: dict[str, tuple[Sampler, Schedule]],
+    posterior: Posterior,
+    dimension: int,
+    *,
+    batch_size: int,
+    iterations: int,
+    repeats: int,
 ) -> dict[str, float]:
-    """The best of several timings of each method's single chain in the library's run loop, interleaved."""
-    start, keys, programs = jnp.zeros((1, dimension)), loop.keys(0, 1), {}
+    """The best of several interleaved timings of a single chain of each method, in the library's compiled loop."""
+    start, keys, programs = jnp.zeros((1, dimension)), compiled.keys(0, 1), {}
     for name, (sampler, schedule) in samplers.items():
-        visit = loop.build(
+        segment = compiled.build(
             posterior, sampler, schedule, batch_size=batch_size, replace=True, chains=1, thin=iterations, slots=1
         )
-        programs[name] = (visit, jax.vmap(sampler.init))
+        programs[name] = (segment, jax.vmap(sampler.init))
     best = dict.fromkeys(samplers, np.inf)
     for k in range(repeats + 1):  # the first time compiles
-        for name, (visit, init) in programs.items():
-            state = jax.block_until_ready(jax.tree.map(jnp.array, init(start)))  # the visit takes its buffers over
+        for name, (segment, init) in programs.items():
+            state = jax.block_until_ready(jax.tree.map(jnp.array, init(start)))  # a segment takes over its buffers
             began = time.perf_counter()
-            jax.block_until_ready(visit(posterior.data, state, keys, 0, iterations, 0, False))
+            jax.block_until_ready(segment(posterior.data, state, keys, 0, iterations, 0, False))
             if k:
                 best[name] = min(best[name], (time.perf_counter() - began) / iterations)
     return best
 
 
 def settings(quick: bool) -> dict[str, Any]:
-    """What a full or a quick run does."""
+    """The settings of a full or a quick run."""
     return {
         "size": SIZE,
         "noise_variance": NOISE_VARIANCE,
@@ -115,17 +137,18 @@ def settings(quick: bool) -> dict[str, Any]:
     }
 
 
-def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress | None = None) -> Reproduction:
-    """Tune every method by one search, then average the error of the mean over seeds and time an iteration."""
-    progress = progress or silent
+def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress = silent) -> Reproduction:
+    """Tune every method by the same search, then average the error of the mean over seeds and time an iteration."""
     asked = settings(quick)
     batch_size, iterations = asked["batch_size"], asked["iterations"]
     times = np.unique(np.geomspace(10, iterations, 20 if quick else 60).astype(int))
     rows, found = [], {}
     for d, dimension in enumerate(asked["dimensions"]):
-        say = lambda what, part, d=d, dimension=dimension: progress(
-            f"D = {dimension}, {what}", (d + part) / len(asked["dimensions"])
-        )
+
+        def say(what: str, part: float, d: int = d, dimension: int = dimension) -> None:
+            """Report what is being done, and the part of this dimension that is done."""
+            progress(Status((d + part) / len(asked["dimensions"]), f"D = {dimension}, {what}"))
+
         data, exact = correlated(dimension, seed)
         posterior = model.linear_gaussian(data, NOISE_VARIANCE)
         mean = jnp.asarray(exact.mean, jnp.float32)
@@ -173,7 +196,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
             iterations=asked["timed_iterations"],
             repeats=asked["timings"],
         )
-        common = iterations * min(seconds.values())  # when the fastest method is through
+        common = iterations * min(seconds.values())  # when the fastest method has finished
         for name in (*errors, FACTORING):
             method = "SGRLD" if name == FACTORING else name
             t, error = tuned[method], errors[method]

@@ -1,8 +1,8 @@
 """Figure 3 of the paper: speech in noise at 5 dB, cleaned with SGLD, pSGLD and HAMCMC on one model.
 
-Speech is a source of α = 1.2 with 100 components, whose W is learned from clean speech and then held; noise is one of
-α = 1.89 with 5 components, all free. 2500 samples on a tenth of the entries each; the filter is averaged over the last
-200 of them (every tenth).
+Speech is a source of α = 1.2 with 100 components. Its W is learned from clean speech and then held fixed. Noise is a
+source of α = 1.89 with 5 components, all of them free. A run takes 2500 steps on a tenth of the entries each, and
+averages the filter over the last 200 steps (every tenth).
 """
 
 import re
@@ -13,20 +13,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.io import wavfile
-from scipy.signal import butter, lfilter, sosfilt
 
-from hamcmc.paper.common import COLOURS, Progress, Reproduction, finish, silent, styled
+from hamcmc.inference.progress import Progress, Status, silent
+from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
+from hamcmc.paper.corpus import make_corpus
 from hamcmc.speech import audio, dictionary, metrics, spectrum
 from hamcmc.stable import Prior, Source, separate
+from hamcmc.store.errors import NonFinite
 
 TITLE = "Figure 3: SDR of speech cleaned from noise at 5 dB"
 PAPER = {"SGLD": 4.53, "pSGLD": 4.58, "HAMCMC": 5.07}
-PADDED = 64  # frames: recordings of nearly the same length then share a compiled program
+PADDED = 64  # recordings are padded to a multiple of so many frames, so that they share compiled programs
 
 
 class Method(NamedTuple):
-    """A sampler, its options, and the step sizes that are tried on the development files."""
+    """A sampler, its options, the step sizes that are tried on the development files, and the colour of its bars."""
 
     sampler: str
     options: dict[str, Any]
@@ -42,7 +43,7 @@ METHODS = {
 
 
 class Recording(NamedTuple):
-    """A noisy file, the clean one, the number of its sentence, and the noise."""
+    """A noisy file, the clean file, the number of the sentence, and the name of the noise."""
 
     noisy: Path
     clean: Path
@@ -51,7 +52,7 @@ class Recording(NamedTuple):
 
 
 def settings(quick: bool) -> dict[str, Any]:
-    """What a full or a quick run does."""
+    """The settings of a full or a quick run."""
     return {
         "speech_alpha": 1.2,
         "noise_alpha": 1.89,
@@ -83,7 +84,7 @@ def read_corpus(path: Path) -> tuple[list[Recording], dict[int, Path]]:
 
 
 def spectra(path: Path) -> tuple[np.ndarray, np.ndarray, int]:
-    """Samples at unit power, spectra padded with missing frames, and the rate."""
+    """Samples at unit power, spectra padded with missing frames, and the sample rate."""
     source = audio.info(path)
     x = audio.read(source)[:, 0].astype(np.float64)
     x = x / np.sqrt(np.mean(x**2))
@@ -91,10 +92,12 @@ def spectra(path: Path) -> tuple[np.ndarray, np.ndarray, int]:
     return x, np.pad(X, ((0, 0), (0, -X.shape[1] % PADDED)), constant_values=np.nan), source.rate
 
 
-def cleaned(noisy: Path, W: np.ndarray, method: Method, step_size: float, asked: dict[str, Any], seed: int):
+def cleaned(
+    noisy: Path, W: np.ndarray, method: Method, step_size: float, asked: dict[str, Any], seed: int
+) -> np.ndarray:
     """The posterior mean of the speech in a file."""
     x, X, rate = spectra(noisy)
-    # H of the noise is nearly constant, so that five components do not follow speech in time; W has its spectrum.
+    # H of the noise is nearly constant, so that its components do not follow the speech; W holds the spectrum.
     speech = Source(W.shape[1], asked["speech_alpha"], W[: len(X)], prior_H=Prior(0.6, 1e-5))
     noise = Source(asked["noise_rank"], asked["noise_alpha"], prior_W=Prior(0.1), prior_H=Prior(20.0))
     found = separate(
@@ -104,9 +107,10 @@ def cleaned(noisy: Path, W: np.ndarray, method: Method, step_size: float, asked:
         options=method.options,
         step_size=step_size,
         warmup=asked["iterations"] - asked["averaged"],
-        samples=asked["averaged"] // 10,
+        num_samples=asked["averaged"] // 10,
         sweeps=asked["sweeps"],
         seed=seed,
+        progress=False,
     )
     bins = np.nan_to_num(found.sources[0].gain * X)
     return spectrum.synthesise(bins, rate, len(x))
@@ -120,10 +124,10 @@ def score(recording: Recording, estimate: np.ndarray) -> float:
 
 
 def try_score(recording: Recording, run: Callable[[], np.ndarray]) -> float:
-    """SDR, or nan where a chain was lost."""
+    """SDR, or nan if the chain became non-finite."""
     try:
         return score(recording, run())
-    except FloatingPointError:
+    except NonFinite:
         return float("nan")
 
 
@@ -131,7 +135,7 @@ def reproduce(
     out: Path,
     quick: bool = False,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = silent,
     *,
     corpus: Path | None = None,
 ) -> Reproduction:
@@ -141,32 +145,33 @@ def reproduce(
         out: where to write.
         quick: fewer files and iterations.
         seed: everything random follows from it.
-        progress: called with (what is being done, fraction done).
-        corpus: a directory with NOIZEUS; without one, on mixtures made here.
+        progress: called with each status.
+        corpus: a directory with NOIZEUS; without one, synthetic mixtures are used.
     """
-    progress = progress or silent
     asked: dict[str, Any] = settings(quick) | {"corpus": None if corpus is None else str(corpus)}
     with tempfile.TemporaryDirectory() as folder:
-        progress("corpus", 0.0)
+        progress(Status(0.0, "corpus"))
         if corpus is None:
             make_corpus(Path(folder), asked["test"] + asked["development"] + (4 if quick else 18), seed)
         name = "mixtures made here, of synthetic voices and noises" if corpus is None else f"files of {corpus}"
         return _reproduce(Path(out), quick, seed, progress, asked, Path(folder) if corpus is None else corpus, name)
 
 
-def _reproduce(out, quick, seed, progress, asked, corpus: Path, name: str) -> Reproduction:
+def _reproduce(
+    out: Path, quick: bool, seed: int, progress: Progress, asked: dict[str, Any], corpus: Path, name: str
+) -> Reproduction:
     recordings, clean = read_corpus(corpus)
     sentences = sorted({r.sentence for r in recordings})
     kept = asked["test"] + asked["development"]
     if len(sentences) <= kept:
-        raise ValueError(f"{len(sentences)} sentences are too few: {kept} are not for training")
+        raise ValueError(f"{len(sentences)} sentences are too few: {kept} of them are not for training")
     test, aside = sentences[-asked["test"] :], sentences[-kept : -asked["test"]]
     noises = sorted({r.noise for r in recordings})[: asked["noises"]]
     tested = [r for r in recordings if r.sentence in test and r.noise in noises]
     tuning = [r for r in recordings if r.sentence in aside and r.noise in noises[: asked["development_noises"]]]
-    progress("dictionary", 0.02)
+    progress(Status(0.02, "dictionary"))
     training = [f for n, f in clean.items() if n not in (*test, *aside)]
-    W = dictionary.train(training, rank=asked["speech_rank"], alpha=asked["speech_alpha"], seed=seed).W
+    W = dictionary.train(training, rank=asked["speech_rank"], alpha=asked["speech_alpha"], seed=seed, progress=False).W
     W = W.astype(float) + 1e-7
 
     trials = max(len(m.steps) for m in METHODS.values()) if asked["search"] else 0
@@ -176,7 +181,7 @@ def _reproduce(out, quick, seed, progress, asked, corpus: Path, name: str) -> Re
 
     def sdr_of(label: str, method: Method, r: Recording, step_size: float, number: int) -> float:
         nonlocal done
-        progress(label, 0.05 + 0.95 * done / runs)
+        progress(Status(0.05 + 0.95 * done / runs, label))
         done += 1
         return try_score(r, lambda: cleaned(r.noisy, W, method, step_size, asked, number))
 
@@ -193,7 +198,7 @@ def _reproduce(out, quick, seed, progress, asked, corpus: Path, name: str) -> Re
     claim = ordering(found)
 
     def row(values: list[float]) -> list[float]:
-        """Means for each noise, mean and standard deviation of all; lost chains are left out."""
+        """Means for each noise, then mean and standard deviation of all, without lost chains."""
         kept = [
             [v for v, r in zip(values, tested) if r.noise in ns and np.isfinite(v)]
             for ns in (*([n] for n in noises), noises)
@@ -234,7 +239,7 @@ def _reproduce(out, quick, seed, progress, asked, corpus: Path, name: str) -> Re
 
 
 def ordering(found: dict[str, list[float]]) -> dict[str, Any]:
-    """Mean differences of SDR over files that neither method lost, with standard errors; whether they are as said."""
+    """Mean differences of SDR over the files that neither method lost, with standard errors, and whether they hold."""
     differences = {}
     for better, worse in (("HAMCMC", "pSGLD"), ("pSGLD", "SGLD")):
         d = np.asarray(found[better]) - np.asarray(found[worse])
@@ -270,56 +275,3 @@ def _draw(found: dict[str, list[float]], tested: list[Recording], noises: list[s
     axes.set(ylabel="SDR (dB); bars: sd over files; dotted: the paper's mean")
     axes.legend(fontsize=8, ncols=4)
     return fig
-
-
-# --- a corpus of one's own ---
-
-RATE = 8000
-FORMANTS = np.array([[730, 1090, 2440], [270, 2290, 3010], [300, 870, 2240], [530, 1840, 2480], [570, 840, 2410]])
-
-
-def voice(rng: np.random.Generator, seconds: float = 2.5) -> np.ndarray:
-    """Syllables of a source and a filter: pulses or noise through three resonances, with pauses between words."""
-    pitch, parts = rng.uniform(90, 220), []
-    while sum(map(len, parts)) < seconds * RATE:
-        n = int(RATE * rng.uniform(0.08, 0.22))
-        if rng.random() < 0.2:
-            parts.append(np.zeros(n // 2))  # a pause
-            continue
-        if rng.random() < 0.25:  # a fricative
-            high = butter(2, rng.uniform(1500, 2800), "high", fs=RATE, output="sos")
-            parts.append(0.15 * np.hanning(n // 2) * sosfilt(high, rng.standard_normal(n // 2)))
-            continue
-        glide = pitch * (1 + 0.1 * rng.standard_normal() * np.linspace(-1, 1, n))
-        phase = np.cumsum(glide) / RATE
-        sound = np.diff(np.floor(phase), prepend=0) + 0.01 * rng.standard_normal(n)
-        for f in FORMANTS[rng.integers(len(FORMANTS))] * rng.uniform(0.95, 1.1):
-            r = np.exp(-np.pi * (60 + 0.04 * f) / RATE)
-            sound = np.asarray(lfilter([1 - r], [1, -2 * r * np.cos(2 * np.pi * f / RATE), r * r], sound))
-        parts.append(np.hanning(n) * sound / (np.sqrt(np.mean(sound**2)) + 1e-12) * rng.uniform(0.4, 1))
-    return np.concatenate(parts)[: int(seconds * RATE)]
-
-
-def noises_of(rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:
-    """White noise, rumble, a machine that hums and knocks, and many voices."""
-    white = rng.standard_normal(n)
-    smooth = lambda x, pole: np.asarray(lfilter([1], [1, -pole], x))
-    rumble = smooth(rng.standard_normal(n), 0.97)
-    t = np.arange(n) / RATE
-    hum = np.sum([np.sin(2 * np.pi * 120 * k * t + rng.uniform(0, 6)) / k for k in range(1, 9)], 0)
-    knocks = smooth((rng.random(n) < 8 / RATE) * 20.0, 0.98) * rng.standard_normal(n)
-    babble = np.sum([voice(rng, n / RATE)[:n] for _ in range(8)], 0)
-    return {"white": white, "rumble": rumble, "machine": hum + knocks, "babble": babble}
-
-
-def make_corpus(folder: Path, sentences: int, seed: int) -> None:
-    """Files in the layout of NOIZEUS."""
-    rng = np.random.default_rng([seed, 3])
-    write = lambda name, x: wavfile.write(folder / name, RATE, np.clip(2500 * x, -32000, 32000).astype(np.int16))
-    for number in range(1, sentences + 1):
-        speech = voice(rng)
-        speech = speech / np.sqrt(np.mean(speech**2))
-        write(f"sp{number:02d}.wav", speech)
-        for name, noise in noises_of(rng, len(speech)).items():
-            scaled = noise / np.sqrt(np.mean(noise**2)) * 10 ** (-5 / 20)
-            write(f"sp{number:02d}_{name}_sn5.wav", speech + scaled)

@@ -1,4 +1,4 @@
-"""Figure 4 of the paper: the blocks of a matrix and their parts, drawn; beside it the same for ratings."""
+"""Figure 4 of the paper: the blocks of a matrix and its parts, on a bare grid and on ratings."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,8 @@ from matplotlib.patches import Patch, Rectangle
 
 from hamcmc.factorization.partition import Partition, partition
 from hamcmc.factorization.synthetic import movielens_like
-from hamcmc.paper.common import Progress, Reproduction, finish, silent, styled
+from hamcmc.inference.progress import Progress, Status, silent
+from hamcmc.paper.common import Reproduction, finish, styled
 
 TITLE = "Figure 4: a matrix in 4 × 4 blocks, and its four parts"
 BLOCKS = 4
@@ -17,23 +18,22 @@ COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7")  # of the parts
 
 
 def settings(quick: bool) -> dict[str, Any]:
-    """What a full or a quick run does: full, the shape of MovieLens 1M."""
+    """The settings of a full or a quick run. A full one has the shape of MovieLens 1M."""
     users, items, ratings = (1200, 800, 100_000) if quick else (6040, 3706, 1_000_209)
     return {"users": users, "items": items, "ratings": ratings, "blocks": BLOCKS}
 
 
 def part_of(b: int, c: int, blocks: int = BLOCKS) -> int:
-    """The part that block (b, c) belongs to: its distance to the diagonal, around the corner."""
+    """The part that block (b, c) belongs to: its cyclic distance from the diagonal."""
     return (c - b) % blocks
 
 
-def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress | None = None) -> Reproduction:
-    """Draw the partition on a bare grid and on ratings of MovieLens 1M's shape, made by the project."""
-    progress = progress or silent
+def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress = silent) -> Reproduction:
+    """Draw the partition on a bare grid and on synthetic ratings with the shape of MovieLens 1M."""
     asked = settings(quick)
-    progress("ratings", 0.0)
+    progress(Status(0.0, "ratings"))
     made = movielens_like(asked["users"], asked["items"], asked["ratings"], seed=seed).ratings
-    progress("partition", 0.5)
+    progress(Status(0.5, "partition"))
     p = partition(made.row, made.column, (asked["users"], asked["items"]), BLOCKS, seed)
     probability = p.parts / p.parts.sum()
     device = np.arange(BLOCKS)
@@ -62,8 +62,8 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         rows=rows,
         figures={"fig4": _draw(p, made.size)},
         notes=[
-            "Device b keeps the ratings and the factors of row block b for good; the factors of column blocks travel. "
-            "No two blocks of a part share a row or a column, so that all devices may work at the same time.",
+            "Device b keeps the ratings and the factors of row block b; the factors of column blocks travel. No two "
+            "blocks of a part share a row or a column, so that all devices can work at the same time.",
             f"The ratings are synthetic: {made.size:,} of {asked['users']:,} × {asked['items']:,}, with heavy tails as "
             f"MovieLens has them. Imbalance {p.imbalance:.4f} (the busiest block of a part over the mean, 1 is "
             f"perfect); ratings of a device between {100 * shares.min():.2f} and {100 * shares.max():.2f} %.",

@@ -1,8 +1,8 @@
 """Figure 5 of the paper: matrix factorization of ratings by DSGLD, distributed pSGLD and distributed HAMCMC.
 
-The paper's model (no biases, unit variances), parts drawn with probability |Ω|/N, constant steps. The curves are the
-root mean squared error on held-out ratings: of the draw up to the end of the burn-in, after it of the mean of the
-predictions of all draws since.
+The model is the paper's: no biases, unit variances, parts drawn with probability |Ω|/N, constant steps. The curves show
+the root mean squared error on held-out ratings: during burn-in that of the newest draw, and then that of the mean
+prediction of all draws since.
 """
 
 import os
@@ -17,19 +17,21 @@ from matplotlib.figure import Figure
 
 from hamcmc import _check
 from hamcmc.factorization import model as gaussian_mf
-from hamcmc.factorization import partition, run
+from hamcmc.factorization import partition, program, recipes
 from hamcmc.factorization import ratings as files
 from hamcmc.factorization import sharded as factorization
+from hamcmc.factorization.metric import plain_metric, row_count_metric
 from hamcmc.factorization.native import Blocks
 from hamcmc.factorization.ratings import Ratings
 from hamcmc.factorization.sharded import Data
-from hamcmc.factorization.synthetic import movielens_like
-from hamcmc.paper.common import Progress, Reproduction, finish, silent, styled
+from hamcmc.inference.progress import Progress, Status, silent
+from hamcmc.paper.common import Reproduction, finish, styled
+from hamcmc.paper.ratings import load
 
 PyTree = Any
 TITLE = "Figure 5: RMSE on held-out ratings"
-RATIO, ABOVE = 2.0, 3  # of neighbours in the grid of step sizes; how many of them are above a method's unit
-CLAIM = ("DSGLD", "pSGLD", "HAMCMC")  # the paper's three, of which the last is to be ahead
+RATIO, ABOVE = 2.0, 3  # of neighbours in the grid of step sizes, and how many lie above a method's unit
+CLAIM = ("DSGLD", "pSGLD", "HAMCMC")  # the paper's three; the claim is that the last is ahead
 
 
 class Method(NamedTuple):
@@ -38,10 +40,10 @@ class Method(NamedTuple):
     Attributes:
         sampler: its name.
         options: its options.
-        unit: around which its step sizes are tried: a number, over the greatest curvature (``"L"``), over the number
-            of ratings (``"N"``), or as it is (``""``).
-        metric: whether its base metric is the row-count one, which is not in the paper.
-        colour: of its curve.
+        unit: the step size around which others are tried: a number over the greatest curvature (``"L"``), over the
+            number of ratings (``"N"``), or as it is (``""``).
+        metric: whether the base metric is the row-count one, which is not in the paper.
+        colour: of the curve.
     """
 
     sampler: str
@@ -51,7 +53,7 @@ class Method(NamedTuple):
     colour: str
 
 
-GAMMA = 8.0  # γ of HAMCMC's base γI, over the greatest curvature; of 1, 2, 4, 8 the best on another synthetic set
+GAMMA = 8.0  # γ of HAMCMC's base γI in units of 1/L; the best of 1, 2, 4 and 8 on another synthetic set
 HAMCMC = {"memory": 2, "cosine": 0.0}  # every pair with sᵀy > 0 is accepted, as published
 METHODS = {
     "DSGLD": Method("sgld", {}, (0.5, "L"), False, "#0072B2"),
@@ -63,13 +65,16 @@ METHODS = {
 
 
 class Split(NamedTuple):
-    """Ratings cut in blocks, and where chains start.
+    """Ratings cut into blocks, and the start of a chain.
 
     Attributes:
-        p: the partition of all that are not held out.
-        trial: those, less a part of them to look at: for the search.
-        data: those, and the held-out ones.
-        curvature: L, about the greatest of the negative log-density at the start.
+        p: the partition of the training ratings.
+        columns: the layout of the factors.
+        trial: the training ratings for the search, some of which are set aside for validation.
+        data: the training ratings, and the held-out ones.
+        position: where chains start.
+        hyper: the precisions, which stay fixed.
+        curvature: L, about the greatest curvature of the negative log-density at the start.
     """
 
     p: partition.Partition
@@ -82,28 +87,35 @@ class Split(NamedTuple):
 
 
 def split(ratings: Ratings, *, rank: int, blocks: int, validation: float, seed: int) -> Split:
-    """Cut ratings with a held-out part in blocks; the start is that of ``hamcmc factorize``."""
+    """Cut ratings with a held-out part into blocks. The start is that of ``hamcmc factorize``."""
     row, column, value, test = (np.asarray(x) for x in (ratings.row, ratings.column, ratings.value, ratings.test))
     shape = (len(ratings.users), len(ratings.items))
     p = partition.partition(row[~test], column[~test], shape, blocks, seed)
     aside = ~test & (np.random.default_rng([seed, 1]).random(len(test)) < validation)
-    arrange = lambda chosen: partition.arrange(p, row[chosen], column[chosen], value[chosen])
+
+    def arrange(chosen: np.ndarray) -> Blocks:
+        """The chosen ratings in blocks."""
+        return partition.arrange(p, row[chosen], column[chosen], value[chosen])
+
     learn = _alike(arrange(~test & ~aside), arrange(~test))
     look = _alike(arrange(aside), arrange(test))
     counts = [jnp.asarray(side.counts) for side in (p.rows, p.columns)]
     trial, data = (jax.device_put(Data(*pair, *counts)) for pair in zip(learn, look))
     columns = gaussian_mf.layout("paper", rank)
     asked = {"seed": seed, "rating_range": ratings.range, "variance": float(value[~test].var()), "chains": 1}
-    position, hyper = run.start(asked, p, columns)
-    # That of a row with n ratings is n h hᵀ, where w·h is about a rating and w about as long as h.
+    position, hyper = program.start(asked, p, columns)
+    # A row with n ratings has the curvature n h hᵀ, where w·h is about a rating and w about as long as h.
     most = max(int(side.counts.max()) for side in (p.rows, p.columns))
     return Split(p, columns, trial, data, position, hyper, 1 + most * float(np.sqrt(np.mean(value[~test] ** 2))))
 
 
 def _alike(*blocks: Blocks) -> list[Blocks]:
-    """Padded to one length, so that one program takes them all."""
+    """The blocks padded to one length, so that one program takes them all."""
     length = max(b.columns.shape[1] for b in blocks)
-    pad = lambda x: np.pad(x, ((0, 0), (0, length - x.shape[1])))
+
+    def pad(x: Any) -> Any:
+        return np.pad(x, ((0, 0), (0, length - x.shape[1])))
+
     return [Blocks(b.indptr, pad(b.columns), pad(b.values)) for b in blocks]  # type: ignore[arg-type]
 
 
@@ -113,15 +125,19 @@ class Runner:
     def __init__(self, s: Split, method: Method):
         self.s = s
         of_base = {"gamma": 1.0 if method.metric else GAMMA / s.curvature} if method.sampler == "hamcmc" else {}
-        make = run.make_sampler(method.sampler, method.options | of_base)
+        make = recipes.make_sampler(method.sampler, method.options | of_base)
         threads = min(os.cpu_count() or 1, s.p.blocks)
-        build = lambda step_size: factorization.build(
-            s.p, s.columns, make, step_size, devices=jax.devices()[:1], sample_hyper=False, threads=threads
-        )
+
+        def build(step_size: Any) -> Any:
+            """The program for a step size, which may be traced."""
+            device = jax.devices()[:1]
+            return factorization.build(
+                s.p, s.columns, make, step_size, devices=device, sample_hyper=False, threads=threads
+            )
+
         self.begin = build(1.0).begin
-        self.visit = jax.jit(lambda step_size, carry, *rest: build(step_size).visit(carry, *rest), donate_argnums=1)
-        row_counts, plain = factorization.row_count_metric, factorization.plain_metric
-        self.metric = row_counts(s.columns, s.hyper) if method.metric else plain(s.columns)
+        self.segment = jax.jit(lambda step_size, carry, *rest: build(step_size).segment(carry, *rest), donate_argnums=1)
+        self.metric = row_count_metric(s.columns, s.hyper) if method.metric else plain_metric(s.columns)
         number, over = method.unit
         self.unit = number / {"L": s.curvature, "N": s.p.parts.sum(), "": 1.0}[over]
 
@@ -132,11 +148,11 @@ class Runner:
     def curve(
         self, data: Data, step_size: float, iterations: int, burn_in: int, *, seed: int, every: int = 1
     ) -> np.ndarray:
-        """The RMSE after each iteration, or looked at `every` few of them; infinite from where it is not a number."""
+        """The RMSE after each iteration, or after every few of them; infinite once it is not a number."""
         carry, keys, found = self.start(data), factorization.keys(seed), []
         fixed, steps = np.float32(step_size), np.int32(every)
         for t in range(0, iterations, every):
-            carry, trace = self.visit(fixed, carry, data, keys, steps, np.int32(t >= burn_in))
+            carry, trace = self.segment(fixed, carry, data, keys, steps, np.int32(t >= burn_in))
             found.append(trace.rmse)
             if len(found) % 20 == 0 and not np.isfinite(found[-1]).all():
                 break
@@ -145,11 +161,11 @@ class Runner:
         return np.where(np.isfinite(curve), curve, np.inf)
 
     def seconds(self, step_size: float, steps: int) -> float:
-        """How long so many steps take, and one look at the ratings."""
+        """The time that so many steps and one look at the ratings take."""
         carry = jax.block_until_ready(self.start(self.s.data))
         keys, began = factorization.keys(0), time.perf_counter()
         rest = (carry, self.s.data, keys, np.int32(steps), np.int32(0))
-        jax.block_until_ready(self.visit(np.float32(step_size), *rest))
+        jax.block_until_ready(self.segment(np.float32(step_size), *rest))
         return time.perf_counter() - began
 
 
@@ -159,7 +175,7 @@ def grid(unit: float, trials: int) -> np.ndarray:
 
 
 def search(runner: Runner, asked: dict[str, Any], seed: int) -> dict[str, Any]:
-    """Try every step of the grid; the best has the least RMSE on the validation ratings at the end."""
+    """Try every step of the grid, and choose the one with the least RMSE on the validation ratings at the end."""
     tried = []
     for step_size in grid(runner.unit, asked["trials"]):
         budget = (asked["iterations"], asked["burn_in"])
@@ -174,7 +190,7 @@ def search(runner: Runner, asked: dict[str, Any], seed: int) -> dict[str, Any]:
 def seconds_per_iteration(
     runners: dict[str, Runner], steps: dict[str, float], *, iterations: int, repeats: int
 ) -> dict[str, float]:
-    """The best of several timings of each method, interleaved, less the time to look at ratings."""
+    """The best of several interleaved timings of each method, less the time of a look at the ratings."""
     best = {(name, n): np.inf for name in runners for n in (0, iterations)}
     for _ in range(repeats):
         for (name, n), so_far in best.items():
@@ -183,7 +199,7 @@ def seconds_per_iteration(
 
 
 def settings(quick: bool) -> dict[str, Any]:
-    """What a full or a quick run does."""
+    """The settings of a full or a quick run."""
     return {
         "rank": 10,
         "test": 0.1,
@@ -199,74 +215,42 @@ def settings(quick: bool) -> dict[str, Any]:
     }
 
 
-def load(path: Path | None, most: int | None, seed: int) -> tuple[Ratings, str]:
-    """Ratings and what to call them: those of a file, or made ones; at most about so many, of randomly chosen users."""
-    if path is None:
-        made = movielens_like(seed=seed) if most is None else movielens_like(1200, 800, most, seed=seed)
-        ratings, name = made.ratings, "synthetic set like MovieLens 1M"
-    else:
-        ratings = files.read(path)
-        name = files.known(ratings) or "a file that is not MovieLens 1M"
-        if most is not None and ratings.size > most:
-            ratings, name = some_users(ratings, most, seed), f"users of {name}"
-    counts = f"{ratings.size:,} ratings, {len(ratings.users):,} × {len(ratings.items):,}"
-    return ratings, name if name == "MovieLens 1M" else f"{name} ({counts})"
-
-
-def some_users(ratings: Ratings, most: int, seed: int) -> Ratings:
-    """The ratings of random users, at most so many unless the first one has more."""
-    counts = np.bincount(ratings.row, minlength=len(ratings.users))
-    order = np.random.default_rng(seed).permutation(len(counts))
-    users = np.sort(order[: max(1, np.searchsorted(np.cumsum(counts[order]), most, side="right"))])
-    kept = np.isin(ratings.row, users)
-    items, column = np.unique(ratings.column[kept], return_inverse=True)
-    return ratings._replace(
-        users=ratings.users[users],
-        items=ratings.items[items],
-        row=np.searchsorted(users, ratings.row[kept]).astype(np.int32),
-        column=column.astype(np.int32),
-        value=ratings.value[kept],
-        test=ratings.test[kept],
-    )
-
-
 def reproduce(
     out: Path,
     quick: bool = False,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = silent,
     *,
     ratings: Path | None = None,
     blocks: int = 4,
 ) -> Reproduction:
-    """Tune every method by the same search over steps, then draw the RMSE by iterations and by the clock.
+    """Tune every method by the same search over step sizes, then plot the RMSE by iterations and by the clock.
 
     Args:
         out: where to write.
         quick: fewer ratings and iterations.
         seed: everything random follows from it.
-        progress: called with (what is being done, fraction done).
-        ratings: a file of ratings, MovieLens 1M to see what the paper has; without one, made ones of its shape.
+        progress: called with each status.
+        ratings: a file of ratings, such as MovieLens 1M, which the paper has; without one, synthetic ratings are used.
         blocks: B.
     """
-    progress = progress or silent
     asked = settings(quick) | {
         "blocks": _check.at_least("blocks", blocks, 1),
         "file": None if ratings is None else str(ratings),
     }
-    progress("ratings", 0.0)
+    progress(Status(0.0, "ratings"))
     loaded, name = load(ratings, asked["most"], seed)
     held_out = files.hold_out(loaded, asked["test"], seed)
     s = split(held_out, rank=asked["rank"], blocks=blocks, validation=asked["validation"], seed=seed)
     runners, tuned, curves = {}, {}, {}
     for i, (method, how) in enumerate(METHODS.items()):
-        progress(f"{method}: search", 0.05 + 0.85 * i / len(METHODS))
+        progress(Status(0.05 + 0.85 * i / len(METHODS), f"{method}: search"))
         runners[method] = Runner(s, how)
         tuned[method] = search(runners[method], asked, seed + 1_000_000)
-        progress(f"{method}: run", 0.05 + 0.85 * (i + 0.7) / len(METHODS))
+        progress(Status(0.05 + 0.85 * (i + 0.7) / len(METHODS), f"{method}: run"))
         step_size = tuned[method]["step_size"]
         curves[method] = runners[method].curve(s.data, step_size, asked["iterations"], asked["burn_in"], seed=seed)
-    progress("clock", 0.9)
+    progress(Status(0.9, "clock"))
     seconds = seconds_per_iteration(
         runners,
         {method: t["step_size"] for method, t in tuned.items()},
@@ -292,11 +276,11 @@ def reproduce(
         figures={"fig5": _draw(curves, seconds, asked)},
         notes=[
             f"Data: {name}, 10 % held out. RMSE of the draw up to iteration {asked['burn_in']}, then of the mean over "
-            f"all draws after it. ms per iteration on one device with {blocks} blocks, so without communication; the "
+            f"all draws after it. ms per iteration on one device with {blocks} blocks, so without communication. The "
             "last column is the RMSE in the time that the fastest of the paper's three takes for all its iterations.",
             f"Each method: {asked['trials']} step sizes, each {RATIO:g} times the next, {asked['iterations']} "
             "iterations; the best has the least RMSE at the end on a tenth of the training ratings, set aside for "
-            "that. 'edge': it was the largest or the smallest that was tried. Row-count base: not in the paper.",
+            "that. 'edge': it is the largest or the smallest one that was tried. Row-count base: not in the paper.",
             f"The paper's claim, that HAMCMC is ahead of DSGLD and pSGLD: {said(claim)}.",
         ],
         more={
@@ -312,11 +296,12 @@ def reproduce(
 
 
 def compare(curves: dict[str, np.ndarray], seconds: dict[str, float], marks: list[int]) -> dict[str, Any]:
-    """Whether HAMCMC is ahead at equal iterations, and in the time that the fastest of the three takes for them."""
+    """Whether HAMCMC is ahead at equal iterations, and in the time that the fastest of the three needs for them."""
     *others, ours = CLAIM
     fastest = min(seconds[m] for m in CLAIM)
 
     def at(method: str, second: float) -> float:
+        """The RMSE of a method at a time."""
         iterations = np.arange(1, len(curves[method]) + 1)
         return float(np.interp(second, iterations * seconds[method], curves[method]))
 
@@ -332,12 +317,14 @@ def compare(curves: dict[str, np.ndarray], seconds: dict[str, float], marks: lis
 
 def said(claim: dict[str, Any]) -> str:
     """The claim in words."""
-    yes = lambda ahead: ", ".join(f"{mark} {'yes' if is_so else 'no'}" for mark, is_so in ahead.items())
+    iterations = ", ".join(
+        f"{mark} {'yes' if ahead else 'no'}" for mark, ahead in claim["ahead_at_equal_iterations"].items()
+    )
     times = "; ".join(
         f"{second:.2g} s {'yes' if claim['ahead_at_equal_seconds'][mark] else 'no'}"
         for mark, second in claim["seconds"].items()
     )
-    return f"at equal iterations: {yes(claim['ahead_at_equal_iterations'])}; at equal seconds: {times}"
+    return f"at equal iterations: {iterations}; at equal seconds: {times}"
 
 
 @styled

@@ -1,7 +1,7 @@
-"""The paper's proposition: a quasi-Newton sampler that uses its own past is biased. And how much HAMCMC still is.
+"""The paper's proposition: a quasi-Newton sampler that uses its own past is biased, and HAMCMC hardly is.
 
-The target's curvature varies, so an inverse Hessian that knows something of the position that it moves needs
-a correction Γ which none of these samplers has. Gradients are exact and steps small: what remains is that bias.
+The target's curvature varies. An inverse Hessian that depends on the position that it moves then needs a correction Γ,
+which none of these samplers has. Gradients are exact and steps small, so the bias that remains is due to that.
 """
 
 from functools import cache
@@ -11,41 +11,51 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from matplotlib.figure import Figure
 from scipy.integrate import simpson
 
-from hamcmc.paper.common import COLOURS, Ensemble, Progress, Reproduction, finish, silent, styled
-from hamcmc.samplers import Sampler, hamcmc, naive, sgld
+from hamcmc.inference.progress import Progress, Status, silent
+from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
+from hamcmc.paper.runs import ManyRuns
+from hamcmc.samplers.base import Sampler
+from hamcmc.samplers.hamcmc import hamcmc
+from hamcmc.samplers.naive import naive
+from hamcmc.samplers.sgld import sgld
 
 STEP_SIZES = (0.02, 0.004, 0.001)
 TITLE = "Bias of E(x+y)² on a target whose curvature varies"
 
 
-def potential(theta):
+def potential(theta: Any) -> Any:
     """U(x, y) = (x+y)⁴/4 + 2(x−y)² + x²/4 + y²/10."""
     x, y = theta[0], theta[1]
     return (x + y) ** 4 / 4 + 2 * (x - y) ** 2 + x**2 / 4 + y**2 / 10
 
 
-def grad(theta, _minibatch=None):
+def grad(theta: Array, _minibatch: Any = None) -> Array:
     """The gradient of the log-density, −∇U."""
     return -jax.grad(potential)(theta)
 
 
 @cache
 def exact_moments() -> dict[str, float]:
-    """E(x+y)², E(x−y)², E x², E(x+y)⁴ by quadrature; the density is below 1e-30 of its maximum outside of [−6, 6]²."""
+    """E(x+y)², E(x−y)², E x², E(x+y)⁴ by quadrature. Outside [−6, 6]² the density is below 1e-30 of its maximum."""
     grid = np.linspace(-6, 6, 1201)
     x, y = np.meshgrid(grid, grid, indexing="ij")
     density = np.exp(-potential((x, y)))
-    integrate = lambda f: simpson(simpson(f, x=grid), x=grid)
+
+    def integrate(f: np.ndarray) -> np.ndarray:
+        """Over the square."""
+        return simpson(simpson(f, x=grid), x=grid)
+
     z = integrate(density)
     h = {"(x+y)²": (x + y) ** 2, "(x−y)²": (x - y) ** 2, "x²": x**2, "(x+y)⁴": (x + y) ** 4}
     return {name: float(integrate(f * density) / z) for name, f in h.items()}
 
 
 def samplers() -> dict[str, Sampler]:
-    """γ = 1, λ = 0, every pair with sᵀy > 0 accepted."""
+    """The samplers, with γ = 1, λ = 0, and every pair with sᵀy > 0 accepted."""
     options: Any = {"gamma": 1.0, "damping": 0.0, "cosine": 0.0}
     return {
         "SGLD": sgld(grad),
@@ -56,28 +66,36 @@ def samplers() -> dict[str, Sampler]:
 
 
 def relative_bias(
-    sampler: Sampler, step_size: float, *, runs: int, time: float, burn_in: float, key, ensemble: Ensemble | None = None
+    sampler: Sampler,
+    step_size: float,
+    *,
+    runs: int,
+    time: float,
+    burn_in: float,
+    key: Array,
+    many: ManyRuns | None = None,
 ) -> tuple[float, float, int]:
-    """Relative bias of E(x+y)², its standard error over the runs, and how many runs turned non-finite.
+    """Relative bias of E(x+y)², its standard error over the runs, and how many runs became non-finite.
 
     `time` and `burn_in` are in units of ε times iterations.
     """
-    ensemble = ensemble or _ensemble(sampler)
+    many = many or measured_by(sampler)
     first, last = (round(t / step_size) for t in (burn_in, burn_in + time))
-    state, *_ = ensemble.advance(ensemble.start(jnp.zeros(2), runs), key, 0, first, step_size)
-    _, total, weight = ensemble.advance(state, key, first, last, step_size)
+    state, *_ = many.advance(many.start(jnp.zeros(2), runs), key, 0, first, step_size)
+    _, total, weight = many.advance(state, key, first, last, step_size)
     truth = exact_moments()["(x+y)²"]
     bias = (total / weight - truth) / truth
     finite = bias[np.isfinite(bias)]
     return float(finite.mean()), float(finite.std(ddof=1) / np.sqrt(finite.size)), int(runs - finite.size)
 
 
-def _ensemble(sampler: Sampler) -> Ensemble:
-    return Ensemble(sampler, lambda theta: (theta[0] + theta[1]) ** 2, lambda t, epsilon: epsilon)
+def measured_by(sampler: Sampler) -> ManyRuns:
+    """The compiled runs of one sampler, for all step sizes."""
+    return ManyRuns(sampler, lambda theta: (theta[0] + theta[1]) ** 2, lambda t, epsilon: epsilon)
 
 
 def settings(quick: bool) -> dict[str, Any]:
-    """What a full or a quick run does."""
+    """The settings of a full or a quick run."""
     return {
         "step_sizes": STEP_SIZES,
         "runs": 512 if quick else 2048,
@@ -90,18 +108,17 @@ def settings(quick: bool) -> dict[str, Any]:
     }
 
 
-def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress | None = None) -> Reproduction:
-    """The relative bias of E(x+y)² of each sampler at decreasing step sizes."""
-    progress = progress or silent
+def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress = silent) -> Reproduction:
+    """Measure the relative bias of E(x+y)² of each sampler at decreasing step sizes."""
     asked = settings(quick)
     rows, measured = [], {}
     budget = {k: asked[k] for k in ("runs", "time", "burn_in")}
     for i, (name, sampler) in enumerate(samplers().items()):
-        ensemble, row = _ensemble(sampler), [name]
+        many, row = measured_by(sampler), [name]
         for j, step_size in enumerate(STEP_SIZES):
-            progress(f"{name}, ε = {step_size}", (i + j / len(STEP_SIZES)) / 4)
+            progress(Status((i + j / len(STEP_SIZES)) / 4, f"{name}, ε = {step_size}"))
             key = jax.random.fold_in(jax.random.key(seed), len(STEP_SIZES) * i + j)
-            bias, error, lost = relative_bias(sampler, step_size, key=key, ensemble=ensemble, **budget)
+            bias, error, lost = relative_bias(sampler, step_size, key=key, many=many, **budget)
             measured.setdefault(name, []).append(
                 {"step_size": step_size, "bias": bias, "standard_error": error, "non_finite_runs": lost}
             )
@@ -126,7 +143,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
 
 
 @styled
-def _draw(measured: dict):
+def _draw(measured: dict[str, list[dict[str, Any]]]) -> Figure:
     fig = Figure(layout="constrained", figsize=(8.5, 3.6))
     for axes, names in zip(fig.subplots(1, 2), (list(measured), [n for n in measured if "naive" not in n])):
         for name in names:
@@ -139,6 +156,6 @@ def _draw(measured: dict):
         axes.set_xticks(STEP_SIZES, [str(e) for e in STEP_SIZES])
         axes.minorticks_off()
     fig.axes[0].set_title("all samplers")
-    fig.axes[1].set_title("naive one left out")
+    fig.axes[1].set_title("without the naive one")
     fig.axes[0].legend(loc="center right", title="bars: 2 standard errors")
     return fig

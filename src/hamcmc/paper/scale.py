@@ -1,10 +1,11 @@
-"""What a step of distributed factorization would cost on clusters that we do not have, at 10⁹ ratings.
+"""What a step of distributed factorization would cost at 10⁹ ratings, on clusters that we do not have.
 
-Speeds are measured on this machine, loads come from a simulated partition with heavy-tailed rows and columns, and the
-bytes of the formula are checked against those that the compiled program sends on four devices.
+Speeds are measured on this machine. Loads come from a simulated partition with heavy-tailed rows and columns. The bytes
+of the formula are compared with those that the compiled program sends on four devices.
 """
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from hamcmc.factorization import cost, inspect, native, partition
-from hamcmc.paper.common import Progress, Reproduction, finish, silent, styled
+from hamcmc.inference.progress import Progress, Status, silent
+from hamcmc.paper.common import Reproduction, finish, styled
 
 RATINGS, ROWS, COLUMNS, RANK = 10**9, 10**7, 10**6, 50
 SAMPLERS = ("sgld", "hamcmc")
@@ -38,8 +40,8 @@ def measure(rank: int) -> cost.Machine:
     return cost.Machine(gradient / n / rank, draw / rows / width, add / 3 / numbers.size)
 
 
-def best(f: Any, *arguments: Any, rounds: int = 15) -> float:
-    """The shortest of several times."""
+def best(f: Callable[..., Any], *arguments: Any, rounds: int = 15) -> float:
+    """The shortest of several timings, without compilation."""
     jax.block_until_ready(f(*arguments))
     seconds = []
     for _ in range(rounds):
@@ -50,17 +52,18 @@ def best(f: Any, *arguments: Any, rounds: int = 15) -> float:
 
 
 def simulated_imbalance(hosts: int, rows: int, columns: int, ratings: int, seed: int) -> dict[str, float]:
-    """Of a partition of a matrix with heavy-tailed counts, by Zipf and Mandelbrot: the k-th row has about 1/(k + q).
+    """The imbalance of a partition of a matrix with heavy-tailed counts.
 
-    With q = 50 the most popular of 10⁶ items has 0.2 % of all ratings. Those of a block are Poisson, given those of its
-    rows and of its columns.
+    By Zipf and Mandelbrot, the k-th row has a share of about 1/(k + q). With q = 50 the most popular of 10⁶ items has
+    0.2 % of all ratings. The ratings of a block are Poisson, given those of its rows and columns.
 
     Returns:
-        The busiest block over the mean of its part, averaged over parts; the same for row blocks and column blocks.
+        The busiest block over the mean of its part, averaged over parts; and the same for row and column blocks.
     """
     rng = np.random.default_rng(seed)
 
-    def loads(n, q):
+    def loads(n: int, q: float) -> np.ndarray:
+        """The ratings of each block of rows or columns."""
         weights = 1 / (np.arange(n) + q)
         counts = np.maximum(1, weights / weights.sum() * ratings).astype(np.int64)
         side = partition.deal(counts, hosts, rng)
@@ -78,7 +81,7 @@ def simulated_imbalance(hosts: int, rows: int, columns: int, ratings: int, seed:
 
 
 def check_formula() -> list[dict[str, Any]]:
-    """Bytes of a step by the formula and as compiled, on four devices, for each sampler."""
+    """The bytes of a step by the formula and as compiled on four devices, for each sampler."""
     found = []
     for sampler in SAMPLERS:
         sent = inspect.compiled_messages(sampler)
@@ -101,22 +104,22 @@ def check_formula() -> list[dict[str, Any]]:
                 "compiled": moved,
                 "reductions": len(reduced),
                 "reduced": sum(reduced),
-                "reduced by formula": 4 * cost.REDUCED[sampler](3),
+                "reduced by formula": 4 * cost.reduced(sampler, 3),
             }
         )
     return found
 
 
-def reproduce(out: Path, *, quick: bool = False, seed: int = 0, progress: Progress = silent) -> Reproduction:
-    """Simulate loads and add up costs for 64 to 1024 hosts."""
-    progress("what the compiled program sends", 0.0)
+def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress = silent) -> Reproduction:
+    """Simulate the loads of 64 to 1024 hosts and add up their costs."""
+    progress(Status(0.0, "what the compiled program sends"))
     checked = check_formula()
-    progress("speeds of this machine", 0.4)
+    progress(Status(0.4, "speeds of this machine"))
     machine = measure(RANK)
-    share = 10 if quick else 1  # loads are simulated on a matrix that many times smaller, with as many hosts
+    share = 10 if quick else 1  # a quick run simulates a matrix so many times smaller, with as many hosts
     rows, costs, balance = [], {}, {}
     for hosts in (64, 256, 1024):
-        progress(f"partition for {hosts} hosts", 0.5 + hosts / 2500)
+        progress(Status(0.5 + hosts / 2500, f"partition for {hosts} hosts"))
         balance[hosts] = simulated_imbalance(hosts, ROWS // share, COLUMNS // share, RATINGS, seed)
         for sampler in SAMPLERS:
             step = cost.step_cost(

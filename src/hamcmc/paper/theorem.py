@@ -1,20 +1,25 @@
 """The paper's theorem: bias and mean squared error of Σεh/Σε against T for decreasing steps ε_t = (a/t)^b.
 
-On a Gaussian target, whose curvature is constant, and on the proposition's target, where the theorem's assumption
-fails and HAMCMC's bias does not vanish.
-"""
+The targets are a Gaussian, whose curvature is constant, and the proposition's target, for which the theorem's
+assumption fails and HAMCMC's bias does not vanish."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from matplotlib.figure import Figure
 
+from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.paper import proposition
-from hamcmc.paper.common import COLOURS, Ensemble, Progress, Reproduction, finish, silent, styled
-from hamcmc.samplers import Sampler, hamcmc, sgld
+from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
+from hamcmc.paper.runs import ManyRuns
+from hamcmc.samplers.base import Sampler
+from hamcmc.samplers.hamcmc import hamcmc
+from hamcmc.samplers.sgld import sgld
 
 TITLE = "Theorem 1: error of the weighted estimator against T"
 EXPONENTS = (1 / 3, 0.51, 0.7)
@@ -24,13 +29,13 @@ PRECISION = np.array([[2.0, 1.2], [1.2, 1.0]])  # eigenvalues 0.2 and 2.8
 EXPONENT_COLOURS = ("#56B4E9", "#D55E00", "#000000")
 
 
-def gaussian_grad(theta, noise):
-    """−∇Ũ of N(0, PRECISION⁻¹); the minibatch is the gradient's noise, N(0, I)."""
+def gaussian_grad(theta: Array, noise: Array) -> Array:
+    """−∇Ũ of N(0, PRECISION⁻¹). The minibatch is the gradient's noise, N(0, I)."""
     return -jnp.asarray(PRECISION, theta.dtype) @ theta + noise
 
 
-def schedule(t, first_step, b):
-    """ε_t = (a/t)^b with t from 1, by its first value a^b."""
+def schedule(t: Array, first_step: Any, b: Any) -> Array:
+    """ε_t = (a/t)^b with t counted from 1, given its first value a^b."""
     return first_step * (t + 1.0) ** -b
 
 
@@ -43,30 +48,42 @@ def bounds(times: np.ndarray, first_step: float, b: float, memory: int) -> tuple
 
 
 def slope(times: np.ndarray, values: np.ndarray) -> float:
-    """Of log values against log T over the second half of the (log-spaced) times."""
+    """The slope of log values against log T, over the second half of the (log-spaced) times."""
     half = len(times) // 2
     return float(np.polyfit(np.log(times[half:]), np.log(np.abs(values[half:])), 1)[0])
 
 
-def slope_error(times: np.ndarray, error: np.ndarray, statistic, groups: int = 16) -> float:
-    """The standard error of the slope of ``statistic(error)``, by leaving out one group of runs after the other."""
+def slope_error(
+    times: np.ndarray, error: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], groups: int = 16
+) -> float:
+    """The standard error of the slope of ``statistic(error)``, by the jackknife over groups of runs."""
     parts = np.array_split(np.arange(len(error)), groups)
     left = [slope(times, statistic(np.delete(error, part, axis=0))) for part in parts]
     return float(np.sqrt((groups - 1) * np.var(left)))
 
 
-def estimates(ensemble: Ensemble, start, times: np.ndarray, runs: int, key, *parameters: float) -> np.ndarray:
+def estimates(many: ManyRuns, start: Array, times: np.ndarray, runs: int, key: Array, *parameters: float) -> np.ndarray:
     """Σεh/Σε of each run at each time: (run, time)."""
-    state, begin, total, weight, found = ensemble.start(start, runs), 0, 0.0, 0.0, []
+    state, begin, total, weight, found = many.start(start, runs), 0, 0.0, 0.0, []
     for end in times:
-        state, t, w = ensemble.advance(state, key, begin, int(end), *parameters)
+        state, t, w = many.advance(state, key, begin, int(end), *parameters)
         total, weight, begin = total + t, weight + w, int(end)
         found.append(total / weight)
     return np.stack(found, 1)
 
 
+def mean(error: np.ndarray) -> np.ndarray:
+    """The bias: the mean over the runs."""
+    return error.mean(0)
+
+
+def mean_square(error: np.ndarray) -> np.ndarray:
+    """The mean squared error over the runs."""
+    return (error**2).mean(0)
+
+
 def settings(quick: bool) -> dict[str, Any]:
-    """What a full or a quick run does."""
+    """The settings of a full or a quick run."""
     return {
         "exponents": EXPONENTS,
         "first_step": FIRST_STEP,
@@ -79,24 +96,25 @@ def settings(quick: bool) -> dict[str, Any]:
     }
 
 
-def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress | None = None) -> Reproduction:
-    """Fitted slopes of bias and MSE beside the theorem's, and a target on which the bias stays."""
-    progress = progress or silent
+def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress = silent) -> Reproduction:
+    """Fit the slopes of bias and MSE beside the theorem's, and show a target on which the bias stays."""
     asked = settings(quick)
     most, runs = asked["iterations"], asked["runs"]
     times = np.unique(np.geomspace(60, most, 13).astype(int) // MEMORY * MEMORY)
     keys = iter(jax.random.split(jax.random.key(seed), 8))
     options: Any = {"memory": MEMORY, "gamma": 1.0, "damping": 0.0, "cosine": 0.0}
 
-    noise = lambda key: jax.random.normal(key, (2,))
-    square = lambda theta: theta[0] ** 2
-    gaussian = Ensemble(hamcmc(gaussian_grad, **options), square, schedule, minibatch=noise)
+    gaussian = ManyRuns(
+        hamcmc(gaussian_grad, **options),
+        lambda theta: theta[0] ** 2,
+        schedule,
+        minibatch=lambda key: jax.random.normal(key, (2,)),
+    )
     truth = np.linalg.inv(PRECISION)[0, 0]
     rows, found = [], []
     for i, b in enumerate(EXPONENTS):
-        progress(f"Gaussian, b = {b:.2f}", i / 5)
+        progress(Status(i / 5, f"Gaussian, b = {b:.2f}"))
         error = estimates(gaussian, jnp.array([3.0, 3.0]), times, runs, next(keys), FIRST_STEP, b) - truth
-        mean, mean_square = (lambda e: e.mean(0)), (lambda e: (e**2).mean(0))
         bias, mse = mean(error), mean_square(error)
         bound_bias, bound_mse = bounds(times, FIRST_STEP, b, MEMORY)
         slopes = {
@@ -131,7 +149,6 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
             ]
         )
 
-    statistic = lambda theta: (theta[0] + theta[1]) ** 2
     moment = proposition.exact_moments()["(x+y)²"]
     samplers: dict[str, Sampler] = {
         "SGLD": sgld(proposition.grad),
@@ -139,10 +156,10 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
     }
     curved = {}
     for i, (name, sampler) in enumerate(samplers.items()):
-        progress(f"varying curvature, {name}", (3 + i) / 5)
-        ensemble = Ensemble(sampler, statistic, schedule)
+        progress(Status((3 + i) / 5, f"varying curvature, {name}"))
+        many = ManyRuns(sampler, lambda theta: (theta[0] + theta[1]) ** 2, schedule)
         first, b = asked["curved_first_step"], EXPONENTS[1]
-        error = estimates(ensemble, jnp.array([0.4, 0.4]), times, runs, next(keys), first, b) / moment - 1
+        error = estimates(many, jnp.array([0.4, 0.4]), times, runs, next(keys), first, b) / moment - 1
         error = error[np.isfinite(error).all(1)]
         bias, standard_error, lost = error.mean(0), error.std(0, ddof=1) / np.sqrt(len(error)), runs - len(error)
         curved[name] = {"relative_bias": bias, "standard_error": standard_error, "non_finite_runs": lost}

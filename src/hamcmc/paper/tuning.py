@@ -1,35 +1,41 @@
-"""The search for hyper-parameters: the same for every method, with the same budget.
+"""The search for hyper-parameters, which is the same for every method and has the same budget.
 
 Every method gets the same number of candidates, the same iterations per candidate and the same random numbers.
-Candidates come in rounds: the first is spread over the whole ranges, each further one over a box around the best so
-far, half as wide as the one before. All ranges are searched in logarithms by a low-discrepancy sequence. The first step
-size has the same range for all methods, four and a half decades, in units of about the largest step that a method can
-take.
+Candidates come in rounds. The first round is spread over the whole ranges, and each further one over a box around the
+best so far, half as wide as the box before. All ranges are searched in logarithms by a low-discrepancy sequence. The
+range of the first step size is the same for all methods: four and a half decades, in units of about the largest step
+that a method can take.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from scipy.stats import qmc
 
+from hamcmc.inference.many import Turn, advance
 from hamcmc.inference.schedules import Polynomial
-from hamcmc.samplers import Sampler, hamcmc, psgld, sgld, sgrld
+from hamcmc.samplers.base import Sampler
+from hamcmc.samplers.hamcmc import hamcmc
+from hamcmc.samplers.psgld import psgld
+from hamcmc.samplers.sgld import sgld
+from hamcmc.samplers.sgrld import sgrld
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
 
 PyTree = Any
-ROUNDS = 4
+ROUNDS = 4  # in the last, the box is an eighth of the range wide
 FIRST_STEP = (1e-3, 30.0)  # range of the first step size a^b, in units of Method.step
 
 
 @dataclass(frozen=True)
 class Method:
-    """A sampler to be tuned: how it is built from its parameters, their ranges, and the unit of its step size."""
+    """A sampler to be tuned: a function that builds it from its parameters, their ranges, and the unit of its step."""
 
     build: Callable[..., Sampler]
     ranges: Mapping[str, tuple[float, float]]
@@ -38,7 +44,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a search found: the schedule, the method's own parameters, their score, and all that was tried."""
+    """What a search found: the schedule, the method's own parameters, their score, and all candidates."""
 
     schedule: Polynomial
     parameters: dict[str, float]
@@ -49,9 +55,9 @@ class Tuned:
 def methods(posterior: Posterior, fisher: np.ndarray, batch_size: int, memories: tuple[int, ...]) -> dict[str, Method]:
     """The methods that the paper compares on the linear Gaussian model.
 
-    A step of 1/L, L the largest curvature, is about the largest that SGLD can take; 1 where the metric is the inverse
-    Hessian or near it. pSGLD's metric 1/√v, with v near the variance of the minibatch's mean gradient, shrinks where
-    gradients grow, so its unit is √v over the mean curvature.
+    With L the largest curvature, a step of 1/L is about the largest that SGLD can take. It is 1 if the metric is near
+    the inverse Hessian. pSGLD's metric is 1/√v, with v near the variance of the minibatch's mean gradient. It shrinks
+    where gradients grow, so the unit of its step is √v over the mean curvature.
     """
     largest, mean = float(np.linalg.eigvalsh(fisher)[-1]), float(np.trace(fisher) / len(fisher))
     root_v = np.sqrt(mean / (posterior.size * batch_size))
@@ -59,9 +65,8 @@ def methods(posterior: Posterior, fisher: np.ndarray, batch_size: int, memories:
     quasi_newton = {"gamma": (0.1 / largest, 100 / largest), "damping": (1e-6 * largest, 0.1 * largest)}
 
     def published(memory: int) -> Method:
-        # Every pair with sᵀy > 0, which here is every pair, as in the paper.
-        build = lambda gamma, damping: hamcmc(posterior.grad, memory=memory, gamma=gamma, damping=damping, cosine=0.0)
-        return Method(build, quasi_newton, 1.0)
+        """HAMCMC that accepts every pair with sᵀy > 0, as in the paper. Here that is every pair."""
+        return Method(partial(hamcmc, posterior.grad, memory=memory, cosine=0.0), quasi_newton, 1.0)
 
     return {
         "SGLD": Method(lambda: sgld(posterior.grad), {}, 1 / largest),
@@ -90,12 +95,21 @@ def search(
     repeats: int,
     seed: int,
 ) -> Tuned:
-    """The candidate with the least mean score over the repeats.
+    """Find the candidate with the least mean score over the repeats.
 
     Args:
+        method: the sampler and the ranges of its parameters.
+        posterior: the target.
+        start: where every run starts.
         statistic: what is averaged along a run, with weights ε, from iteration `burn_in` on.
-        score: from that average to a number, the smaller the better; not finite counts as infinite.
+        score: a function from that average to a number, the smaller the better; not finite counts as infinite.
         exponent: b of ε_t = (a/t)^b; a is searched.
+        iterations: of a run.
+        burn_in: iterations that do not count.
+        batch_size: data per minibatch.
+        candidates: how many, in all rounds.
+        repeats: runs of each candidate.
+        seed: everything random follows from it.
     """
     ranges = {"first_step": (method.step * FIRST_STEP[0], method.step * FIRST_STEP[1]), **method.ranges}
     low, high = np.log(np.array(list(ranges.values()))).T
@@ -103,19 +117,20 @@ def search(
     def run(p: Mapping[str, Array], key: Array) -> Array:
         own = {name: p[name] for name in method.ranges}
         sampler = method.build(**own)
-        state = sampler.init(start)
-        zeros = jax.tree.map(jnp.zeros_like, statistic(start))
 
-        def iteration(t, carry):
-            state, weight, total = carry
+        def turn(t: Array) -> Turn:
             rows = minibatch.draw(key, t, posterior.size, batch_size, True)
-            epsilon = p["first_step"] * (t + 1.0) ** -exponent
             step_key = jax.random.fold_in(jax.random.fold_in(key, t), 1)
-            state, _ = sampler.step(step_key, state, minibatch.gather(posterior.data, rows), epsilon)
-            w = jnp.where(t >= burn_in, epsilon, 0.0)
-            return state, weight + w, jax.tree.map(lambda a, x: a + w * x, total, statistic(state.position))
+            return Turn(step_key, minibatch.gather(posterior.data, rows), p["first_step"] * (t + 1.0) ** -exponent)
 
-        _, weight, total = lax.fori_loop(0, iterations, iteration, (state, 0.0, zeros))
+        def accumulate(sums: tuple[Any, PyTree], t: Array, now: Turn, _before: Any, after: Any) -> tuple[Any, PyTree]:
+            weight, total = sums
+            w = jnp.where(t >= burn_in, now.step_size, 0.0)
+            return weight + w, jax.tree.map(lambda a, x: a + w * x, total, statistic(after.position))
+
+        zeros = (0.0, jax.tree.map(jnp.zeros_like, statistic(start)))
+        state = sampler.init(start)
+        _, (weight, total) = advance(sampler, state, turn, 0, iterations, accumulate=accumulate, total=zeros)
         return score(jax.tree.map(lambda x: x / weight, total))
 
     scores = jax.jit(jax.vmap(run, (0, None)))  # all candidates see the same minibatches and the same noise, drawn once

@@ -1,4 +1,4 @@
-"""The HTML report of a run."""
+"""Reports: self-contained HTML pages about runs, reproductions and cleaned recordings."""
 
 from hamcmc.report.page import write_report
 

@@ -1,4 +1,4 @@
-"""The page about a cleaned recording: listen, look, and repeat; and the picture of the uncertainty."""
+"""The page of a cleaned recording, to listen to and to look at, and the picture of the uncertainty."""
 
 import base64
 import io
@@ -11,22 +11,26 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-import soundfile as sf
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from PIL import Image
 
+from hamcmc._require import needs
 from hamcmc.report import frame, plots
 from hamcmc.report.frame import duration, plural
 from hamcmc.speech import audio
 from hamcmc.speech.file import Done, Pooled
-from hamcmc.speech.metrics import Scores
+from hamcmc.speech.metrics import LABELS, Scores
 
-SCORES = (("SDR (dB)", 2), ("SI-SDR (dB)", 2), ("STOI", 3))  # names and digits, in the order of Scores
-LISTEN = 4_000_000  # samples of each recording in the page: about 10 MB of it
-RANGE = 70.0  # dB from the loudest to the darkest
+with needs("soundfile", "audio"):
+    import soundfile as sf
+with needs("matplotlib", "report"):
+    import matplotlib as mpl
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+with needs("pillow", "report"):
+    from PIL import Image
+
+LISTEN = 4_000_000  # samples of each recording in the page, which take about 10 MB
+RANGE = 70.0  # dB from the brightest colour to the darkest
 WINDOW = 0.032  # seconds
 SILENCE = 1e-20  # power that counts as none
 
@@ -41,17 +45,17 @@ def write(
     """Write the page.
 
     Args:
-        out: the file.
-        done: what was cleaned.
+        out: the file to write.
+        done: the cleaned recording.
         asked: the options of the command.
         truth: the clean reference, if there is one.
-        scores: before and after, against it.
+        scores: those of the noisy and of the cleaned recording against the reference.
     """
     return audio.write_file(out, page(done, asked, truth, scores).encode())
 
 
 def write_uncertainty(out: str | os.PathLike, done: Done) -> Path:
-    """Write the picture of the posterior sd, as PNG."""
+    """Write the picture of the posterior standard deviation, as PNG."""
     fig = Figure(figsize=(9, 4.5), dpi=150, layout="constrained")
     _picture(fig.subplots(), *_in_db(done.uncertainty), label="posterior sd (dB)")
     buffer = io.BytesIO()
@@ -91,7 +95,7 @@ def page(
 
 
 def spectrogram(source: audio.Info) -> Pooled:
-    """Power per time and frequency; the rows of a column add up to the mean square of the samples there."""
+    """Power at each time and frequency; a column adds up to the mean square of its samples."""
     size = max(2 * round(WINDOW * source.rate / 2), 2)
     window = np.hanning(size + 1)[:-1]
     sides = np.full(size // 2 + 1, 2.0)
@@ -106,7 +110,7 @@ def spectrogram(source: audio.Info) -> Pooled:
 
 
 def _with_halves(source: audio.Info, size: int) -> Iterator[np.ndarray]:
-    """Stretches that overlap so that frames of `size`, half of it apart, go on from one to the next."""
+    """Stretches of the recording that overlap, so that frames of `size` at distances of half of it cover all of it."""
     rest = np.zeros((size // 2, source.channels), np.float32)
     for block in audio.blocks(source):
         rest = np.concatenate([rest, block])
@@ -122,7 +126,7 @@ def _with_halves(source: audio.Info, size: int) -> Iterator[np.ndarray]:
 
 def _facts(done: Done, asked: Mapping[str, Any]) -> str:
     s = done.source
-    default = "the quality's own"
+    default = "that of the quality"
     return frame.facts(
         {
             "Recording": f"{s.seconds:.2f} s, {s.rate:,} Hz, {plural(s.channels, 'channel')}, {s.format} {s.subtype}",
@@ -130,7 +134,7 @@ def _facts(done: Done, asked: Mapping[str, Any]) -> str:
             "Quality": asked.get("quality"),
             "Sampler": asked.get("sampler") or default,
             "Iterations": asked.get("iterations") or default,
-            "Dictionary": asked.get("dictionary") or "the one that comes with hamcmc",
+            "Dictionary": asked.get("dictionary") or "the built-in one",
             "Seed": asked.get("seed"),
         }
     )
@@ -138,7 +142,7 @@ def _facts(done: Done, asked: Mapping[str, Any]) -> str:
 
 def _glance(done: Done, spectra: Mapping[str, Pooled], scores: tuple[Scores, Scores] | None) -> str:
     cards = []
-    for (name, digits), before, after in zip(SCORES, *(scores or ((), ()))):
+    for (name, digits), before, after in zip(LABELS, *(scores or ((), ()))):
         grade = "good" if after > before else "warn" if after < before else ""
         cards.append((name, _shown(after, digits), f"{_shown(before, digits)} before", grade))
     before, after = (10 * np.log10(np.mean(_level(spectra[n]))) for n in ("Before", "After"))
@@ -148,7 +152,7 @@ def _glance(done: Done, spectra: Mapping[str, Pooled], scores: tuple[Scores, Sco
     for name, gain in zip(done.files, done.gains):
         if gain < 1:
             checks.append(
-                f"{name.name} would have clipped: all of it was turned down by {-20 * np.log10(gain):.1f} dB."
+                f"{name.name} would have clipped, so all of it was turned down by {-20 * np.log10(gain):.1f} dB."
             )
     return frame.at_a_glance(cards, checks)
 
@@ -164,22 +168,22 @@ def _listen(recordings: Mapping[str, audio.Info]) -> str:
     longest = max(recordings.values(), key=lambda r: r.seconds)
     share = min(LISTEN, 3 * LISTEN // len(recordings))
     seconds = share / (longest.rate * min(longest.channels, 2))
-    full = max(1.0, *(r.peak for r in recordings.values()))  # one gain for all: they are to be compared
+    full = max(1.0, *(r.peak for r in recordings.values()))  # one gain for all, so that they can be compared
     figures = "".join(
         f'<figure><figcaption>{name}</figcaption><audio controls preload="auto" aria-label="{name}" '
         f'src="data:audio/flac;base64,{_encoded(of, seconds, full)}"></audio></figure>'
         for name, of in recordings.items()
     )
-    notes = "Switch while it plays: the position stays, and a line in the plots below marks it. "
+    notes = "You can switch while it plays: the position stays, and a line in the plots below marks it. "
     if seconds < longest.seconds:
-        notes += f"The first {seconds:.3g} s are here, the rest is in the files. "
+        notes += f"The first {seconds:.3g} s are here; the files have the rest. "
     if longest.channels > 2:
-        notes += f"The mean of all {longest.channels} channels. "
+        notes += f"This is the mean of all {longest.channels} channels. "
     return f'<p class="soft">{notes}</p><div class="player">{figures}</div>'
 
 
 def _encoded(source: audio.Info, seconds: float, full: float) -> str:
-    """The beginning of a recording as FLAC, which all browsers play."""
+    """The beginning of a recording as FLAC, in base64; all browsers play it."""
     x = next(audio.blocks(source, seconds)) / full
     buffer = io.BytesIO()
     sf.write(buffer, x if source.channels <= 2 else x.mean(1), source.rate, format="FLAC", subtype="PCM_16")
@@ -190,7 +194,7 @@ def _spectrograms(spectra: Mapping[str, Pooled]) -> str:
     pictures = {name: _in_db(of) for name, of in spectra.items()}
     top = max(float(p[0].max()) for p in pictures.values())
     return (
-        '<p class="soft">Power per time and frequency in dB, in the same colours for all.</p><div class="row">'
+        '<p class="soft">Power at each time and frequency in dB; all have the same colours.</p><div class="row">'
         + "".join(_drawn(*p, f"Spectrogram: {name.lower()}", name, top) for name, p in pictures.items())
         + "</div>"
     )
@@ -198,8 +202,8 @@ def _spectrograms(spectra: Mapping[str, Pooled]) -> str:
 
 def _uncertainty(done: Done) -> str:
     return (
-        "<p class='soft'>The posterior standard deviation of the clean speech per time and frequency, in dB: where it "
-        "is bright, the draws disagree most.</p><div class='single'>"
+        "<p class='soft'>The posterior standard deviation of the clean speech at each time and frequency, in dB. The "
+        "draws disagree most where it is bright.</p><div class='single'>"
         + _drawn(*_in_db(done.uncertainty), "Posterior sd")
         + "</div>"
     )
@@ -230,17 +234,18 @@ def _levels(spectra: Mapping[str, Pooled]) -> str:
 def _scores(before: Scores, after: Scores) -> str:
     rows = [
         [name, _shown(b, digits), _shown(a, digits), _shown(a - b, digits)]
-        for (name, digits), b, a in zip(SCORES, before, after)
+        for (name, digits), b, a in zip(LABELS, before, after)
     ]
     return (
         frame.table(["", "before", "after", "gain"], rows, "Against the reference, mean over channels")
-        + "<p class='soft'>SDR: signal-to-distortion ratio, a filter of 512 taps forgiven; SI-SDR: only a change of "
-        "level forgiven; STOI: intelligibility, from 0 to 1. More is better.</p>"
+        + "<p class='soft'>SDR is the signal-to-distortion ratio, in which a filter of 512 taps does not count as "
+        "distortion; in SI-SDR only a change of level does not. STOI is intelligibility from 0 to 1. In all of them, "
+        "more is better.</p>"
     )
 
 
 def command(asked: Mapping[str, Any]) -> str:
-    """The command that gives the same result."""
+    """The command that gives the same result again."""
     words = ["hamcmc", "denoise", _path(asked["recording"]), "-o", _path(asked["out"])]
     for name in ("dictionary", "quality", "sampler", "iterations", "seed", "reference", "draws"):
         if asked.get(name) not in (None, 0) or name == "seed":
@@ -249,7 +254,7 @@ def command(asked: Mapping[str, Any]) -> str:
 
 
 def _path(name: Any) -> str:
-    """A name that the shell's command does not take for something else."""
+    """A file name that the command cannot mistake for an option or for ``train``."""
     return f"./{name}" if str(name) == "train" or str(name).startswith("-") else str(name)
 
 
@@ -257,7 +262,7 @@ def _repeat(asked: Mapping[str, Any]) -> str:
     versions = {name: version(name) for name in ("hamcmc", "jax", "numpy", "scipy", "soundfile")}
     rows = [[k, v] for k, v in ({"python": platform.python_version()} | versions).items()]
     return (
-        f"<p>The same result again:</p><p><code>{escape(command(asked))}</code></p>"
+        f"<p>This command gives the same result again:</p><p><code>{escape(command(asked))}</code></p>"
         f"{frame.table(['program', 'version'], rows, 'With these versions', kind='words')}"
     )
 
@@ -266,7 +271,7 @@ def _repeat(asked: Mapping[str, Any]) -> str:
 
 
 def _in_db(of: Pooled | None) -> tuple[np.ndarray, np.ndarray, float]:
-    """A picture in dB, the frequencies of its rows, and its time."""
+    """A picture in dB, the frequencies of its rows, and its length in seconds."""
     if of is None or not of.rms.size:
         return np.full((2, 1), 10 * np.log10(SILENCE)), np.array([0.0, 1.0]), 1.0
     return 10 * np.log10(of.rms**2 + SILENCE), of.frequencies, of.seconds
@@ -275,7 +280,7 @@ def _in_db(of: Pooled | None) -> tuple[np.ndarray, np.ndarray, float]:
 def _drawn(
     db: np.ndarray, frequencies: np.ndarray, seconds: float, alt: str, caption: str = "", top: float | None = None
 ) -> str:
-    """A picture whose colours are its values: the page's script adds the axes, and reads the values back."""
+    """A picture whose colours encode its values: the page's script adds the axes and reads the values back."""
     top = float(db.max()) if top is None else top
     steps = np.rint((db - top + RANGE) / RANGE * 255).clip(0, 255).astype(np.uint8)
     palette = mpl.colormaps["magma"](np.arange(256), bytes=True)[:, :3].tobytes()

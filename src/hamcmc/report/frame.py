@@ -1,4 +1,4 @@
-"""What all pages share: the document around the sections, facts and figures at the top."""
+"""What all pages share: the document around the sections, the facts at the top, figures and tables."""
 
 import base64
 import hashlib
@@ -18,15 +18,15 @@ from hamcmc.store.files import guard_disk, write_atomically
 def document(
     title: str, top: str, glance: str, sections: Mapping[str, str], version: str, *, live: bool = False
 ) -> str:
-    """A self-contained page: it asks nothing of the network, whatever its content is.
+    """Make a self-contained page. It never uses the network, whatever its content is.
 
     Args:
-        title: its heading.
-        top: what stands below the heading.
-        glance: what stands before the sections.
-        sections: their names and contents.
-        version: of the program.
-        live: whether the page asks the server that it came from for news (``hamcmc watch``).
+        title: the heading.
+        top: HTML below the heading.
+        glance: HTML before the sections.
+        sections: the HTML of each section by its name.
+        version: the version of hamcmc.
+        live: whether the page asks its server for news (``hamcmc watch``).
     """
     links = "".join(f'<a href="#{name.lower()}">{name}</a>' for name in sections)
     body = "".join(f'<section id="{n.lower()}"><h2>{n}</h2>{content}</section>' for n, content in sections.items())
@@ -40,15 +40,15 @@ def document(
         f"<style>{style}</style></head>\n<body{' data-live=1' if live else ''}>"
         f'<a class="skip" href="#main">To the numbers</a><header><h1>{escape(title)}</h1>{top}'
         f'<nav aria-label="Sections">{links}</nav></header>\n'
-        f'<main id="main" tabindex="-1">{glance}<p class="message warn scriptless">Scripts are off: curves are '
-        f"not drawn. All tables are here.</p>{body}</main>\n"
+        f'<main id="main" tabindex="-1">{glance}<p class="message warn scriptless">Scripts are off, so the '
+        f"curves are not drawn. All tables are here.</p>{body}</main>\n"
         f"<footer>Written on {written} by hamcmc {escape(version)}.</footer>"
         f"<script>{script}</script></body></html>\n"
     )
 
 
 def save(html: str, out: Path) -> Path:
-    """Write a page, whole or not at all."""
+    """Write a page, whole or not at all, and return its path."""
     with guard_disk(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, html.encode())
@@ -56,7 +56,7 @@ def save(html: str, out: Path) -> Path:
 
 
 def policy(script: str, live: bool) -> str:
-    """What the page may do: run this one script, show what is in it, and, if it lives, ask its own server."""
+    """The content security policy: run this one script, show what is in the page, and if `live`, ask its server."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = ["default-src 'none'", "style-src 'unsafe-inline'", "img-src data:", "media-src data:"]
     allowed += [f"script-src 'sha256-{digest}'", "base-uri 'none'", "form-action 'none'"]
@@ -64,13 +64,13 @@ def policy(script: str, live: bool) -> str:
 
 
 def status(word: str, grade: str, where: str = "", message: str = "") -> str:
-    """How a run stands: a word (good, warn or bad), where it is, and what there is to say (HTML)."""
+    """The state of a run: a word with its grade (good, warn, bad or live), the progress, and a message in HTML."""
     said = f'<p class="message {grade}">{message}</p>' if message else ""
     return f'<p><span class="status {grade}">{word}</span> {escape(where)}</p>{said}'
 
 
 def unfinished(run: Path | None) -> str:
-    """What to know about the page of a run that is not complete."""
+    """A note for the page of a run that is not complete, in HTML."""
     how = f"<code>hamcmc resume {escape(str(run))}</code>" if run else "resume"
     return (
         "This page shows the draws up to the last checkpoint. The run may still be going on; if it was stopped, "
@@ -79,7 +79,7 @@ def unfinished(run: Path | None) -> str:
 
 
 def key(names: Mapping[str, int], what: str) -> str:
-    """Switches that show and hide the series of these names in all plots; each with the number of its colour."""
+    """Buttons that show and hide the series of these names in all plots; the numbers are those of the colours."""
     button = '<button type="button" disabled aria-pressed="true" data-key="{}">{}</button>'
     marked = [
         button.format(escape(n), f'<i style="background:var(--chain-{colour % 6})"></i>{escape(n)}')
@@ -90,12 +90,12 @@ def key(names: Mapping[str, int], what: str) -> str:
 
 
 def facts(of: Mapping[str, Any]) -> str:
-    """Names and what they are."""
+    """A list of names and values."""
     return "<dl>" + "".join(f"<dt>{k}</dt><dd>{escape(str(v))}</dd>" for k, v in of.items()) + "</dl>"
 
 
 def at_a_glance(cards: Iterable[tuple[str, str, str, str]], checks: Iterable[str]) -> str:
-    """The numbers that matter first (name, value, note, and grade: good, warn or none), and what they mean."""
+    """Cards with the most important numbers (name, value, note, and grade: good, warn or none), and what they mean."""
     items = "".join(
         f'<li><span>{name}</span><strong class="{grade}">{value}</strong><span>{escape(note)}</span></li>'
         for name, value, note, grade in cards
@@ -105,7 +105,7 @@ def at_a_glance(cards: Iterable[tuple[str, str, str, str]], checks: Iterable[str
 
 
 def figure(plot: Mapping[str, Any], alt: str, caption: str = "", inside: str = "") -> str:
-    """A plot, with words for those who do not see it; `inside` is what stands there without script."""
+    """A plot, with a description for those who cannot see it; `inside` is shown where scripts are off."""
     size = "aspect-ratio:1" if "aspect" in plot else f"height:{plot['height']}px"
     title = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     data = escape(json.dumps(plot, separators=(",", ":"), allow_nan=False))
@@ -146,19 +146,19 @@ def plural(n: int, what: str) -> str:
 
 
 def value(of: Any) -> str:
-    """A setting as text; a float by its first digits."""
+    """A setting as text; floats have five digits."""
     return f"{of:.5g}" if isinstance(of, float) else str(of)
 
 
 def number(value: float) -> str:
-    """Three digits, or all of a large number's; a dash for none."""
+    """A number with three digits, a large one with all of them; a dash if it is not finite."""
     if not np.isfinite(value):
         return "–"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def duration(seconds: float) -> str:
-    """A time in the unit that suits it."""
+    """A time in a suitable unit."""
     if not np.isfinite(seconds):
         return "–"
     for unit, size in (("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3)):

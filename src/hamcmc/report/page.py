@@ -1,4 +1,4 @@
-"""One self-contained HTML page about a run: it asks nothing of the network."""
+"""The report of a sampling run: one self-contained HTML page, which never uses the network."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from hamcmc.diagnostics.summaries import Summary, format_cell, read_entries, sum
 from hamcmc.report import frame, plots
 from hamcmc.report.frame import duration, flatten, number, plural, value
 
-ROWS = 20  # of the table that is open; the rest is folded
+ROWS = 20  # of the table that is open at first; the rest is folded
 SHOWN = 8  # parameters with trace and density
 PAIRED = 6  # parameters in the pair plot
 GOOD_R_HAT = 1.01
@@ -44,7 +44,7 @@ def write_report(run: Result | str | os.PathLike, out_html: str | os.PathLike | 
     """Write the report of a run, complete or not.
 
     Args:
-        run: a run's directory, or a :class:`~hamcmc.store.result.Result`.
+        run: a run's directory, or a :class:`~hamcmc.Result`.
         out_html: the file to write; by default ``report.html`` in the run's directory, or here for a Result.
 
     Returns:
@@ -68,9 +68,9 @@ def page(
     Args:
         result: the run.
         directory: where it is.
-        progress: stands for the status, in a page that asks its server for news.
-        before: sections to come first.
-        title: by default the directory's name.
+        progress: HTML that replaces the status, in a page that asks its server for news.
+        before: sections to put first.
+        title: the heading; by default the directory's name.
     """
     sampler = result.settings["sampler"]["sampler"]
     title = title or (directory.resolve().name if directory else f"A run of {sampler}")
@@ -90,7 +90,7 @@ def page(
 
 
 def interesting(table: Summary, most: int) -> list[int]:
-    """Rows worth a look: the half with the smallest ESS, and the first ones; in the order of the table."""
+    """Rows to show, in the order of the table: half are those with the smallest ESS, the others are the first ones."""
     if len(table) <= most:
         return list(range(len(table)))
     ess = table["ess_bulk"]
@@ -142,24 +142,22 @@ def _schedule(spec: Mapping[str, Any]) -> str:
             return f"ε = {value(epsilon)}, constant"
         case {"schedule": "polynomial", "a": a, "b": b}:
             return f"ε_t = ({value(a)} / t)^{value(b)}, t = 1, 2, …"
-    return "a schedule of its own"
+    return "a schedule of the user"
 
 
 def _glance(result: Result, table: Summary, spent: Cost) -> str:
-    """The numbers that decide whether to trust the draws, and what they mean."""
+    """The numbers that say whether to trust the draws, and what they mean."""
     chains = result.settings["chains"]
     worst = int(np.nanargmax(table["r_hat"])) if np.isfinite(table["r_hat"]).any() else None
     r_hat = np.nan if worst is None else table["r_hat"][worst]
     ess, poorest = smallest_ess(table)
-    grade = lambda known, good: "" if not known else ("good" if good else "warn")
-    of = lambda name: f"of {name}" if name else "unknown"
     cards = [
-        ("Smallest ESS", format_cell("ess", ess), of(poorest), grade(poorest, ess >= GOOD_ESS * chains)),
+        ("Smallest ESS", format_cell("ess", ess), _of(poorest), _grade(poorest is not None, ess >= GOOD_ESS * chains)),
         (
             "Largest R-hat",
             format_cell("r_hat", r_hat),
-            "needs 2 chains" if chains == 1 else of(None if worst is None else table.names[worst]),
-            grade(worst is not None, r_hat <= GOOD_R_HAT),
+            "needs 2 chains" if chains == 1 else _of(None if worst is None else table.names[worst]),
+            _grade(worst is not None, r_hat <= GOOD_R_HAT),
         ),
         ("Gradients per effective sample", number(spent.gradients_per_effective_sample), "of the slowest entry", ""),
         ("Time per effective sample", duration(spent.seconds_per_effective_sample), "of the slowest entry", ""),
@@ -167,8 +165,16 @@ def _glance(result: Result, table: Summary, spent: Cost) -> str:
     return frame.at_a_glance(cards, _checks(result, table, worst))
 
 
+def _of(name: str | None) -> str:
+    return f"of {name}" if name else "unknown"
+
+
+def _grade(known: bool, good: bool) -> str:
+    return "" if not known else "good" if good else "warn"
+
+
 def smallest_ess(table: Summary) -> tuple[float, str | None]:
-    """The smallest ESS, in the bulk or in the tails, and whose it is."""
+    """The smallest ESS, in the bulk or in the tails, and the entry that has it."""
     ess = np.fmin(table["ess_bulk"], table["ess_tail"])
     if not np.isfinite(ess).any():
         return np.nan, None
@@ -180,7 +186,7 @@ def _checks(result: Result, table: Summary, worst: int | None) -> Iterator[str]:
     """What the numbers mean, in words."""
     chains = result.settings["chains"]
     if result.meta["status"] == "failed":
-        yield "All draws before the failure are here; the last of them are likely to be off already."
+        yield "All draws before the failure are here. The last of them may already be wrong."
         return
     ess, poorest = smallest_ess(table)
     if poorest is None:
@@ -191,21 +197,21 @@ def _checks(result: Result, table: Summary, worst: int | None) -> Iterator[str]:
         good = False
         yield (
             f"The chains disagree about {table.names[worst]}: R-hat is {table['r_hat'][worst]:.3f}, and should be "
-            f"{GOOD_R_HAT} or less. Run longer, and look at the traces for a start that is still being forgotten."
+            f"{GOOD_R_HAT} or less. Run longer, and check in the traces whether the warm-up was long enough."
         )
     if ess < GOOD_ESS * chains:
         good = False
         yield (
-            f"{poorest} has only {ess:,.0f} effective draws; {GOOD_ESS} per chain make its interval and "
-            "its diagnostics reliable. Run longer, or take a sampler that moves faster along its direction."
+            f"{poorest} has only {ess:,.0f} effective draws; with {GOOD_ESS} per chain, its interval "
+            "and its diagnostics are reliable. Run longer, or use a sampler that mixes faster."
         )
     if chains == 1:
-        yield "A single chain cannot show that it missed a part of the posterior: run more, from different starts."
+        yield "A single chain cannot show that it missed a part of the posterior: run several, from different starts."
     if good:
         yield "ESS is large enough" + (" and the chains agree." if chains > 1 else ".")
     yield (
-        "Neither ESS nor R-hat sees the bias of a step size that is too large: compare with a run at half the step, or "
-        "compute the kernel Stein discrepancy (hamcmc.diagnostics.ksd_of)."
+        "Neither ESS nor R-hat detects the bias of a step size that is too large: compare with a run at half the step "
+        "size, or compute the kernel Stein discrepancy (hamcmc.diagnostics.ksd_of)."
     )
 
 
@@ -218,12 +224,13 @@ def _diagnostics(table: Summary) -> str:
     picked = interesting(table, ROWS)
     html = (
         "<p class='soft'>Means, standard deviations and quantiles are weighted by the draws' step sizes. MCSE is the "
-        "Monte Carlo standard error of the mean, ESS the number of independent draws that are worth as much.</p>"
+        "Monte Carlo standard error of the mean. ESS is the number of independent draws with the same accuracy.</p>"
     )
     html += notes + frame.table(["", *COLUMNS.values()], [rows[i] for i in picked], "Parameters")
     if len(picked) < len(rows):
         more = frame.table(["", *COLUMNS.values()], rows, f"All {len(rows)} rows")
-        html += f"<details><summary>The first and the slowest are shown; all {len(rows)} rows</summary>{more}</details>"
+        shown = f"The first rows and the slowest are shown. Show all {len(rows)} rows"
+        html += f"<details><summary>{shown}</summary>{more}</details>"
     return html
 
 
@@ -247,8 +254,8 @@ def _parameters(result: Result, table: Summary, picked: list[int]) -> str:
     chains, weights = result.settings["chains"], np.asarray(result.weights, np.float64)
     left_out = table.total - len(picked)
     html = (
-        "<p class='soft'>Traces of all chains, and the weighted density: of all chains as an area, of each as a line; "
-        "the bar below marks the median and the middle 90 %.</p>"
+        "<p class='soft'>Traces of all chains, and the weighted density: an area for all chains together, a line for "
+        "each. The bar below marks the median and the middle 90 %.</p>"
     )
     if left_out:
         html += f"<p>The first entries and those with the smallest ESS are shown; {left_out:,} are left out.</p>"
@@ -258,8 +265,8 @@ def _parameters(result: Result, table: Summary, picked: list[int]) -> str:
     html += frame.key({plots.chain(c): c for c in drawn}, "chains") if chains > 1 else ""
     for i, x in zip(picked, read_entries(result, [table.entries[i] for i in picked])):
         name = table.names[i]
-        cell = lambda column, i=i: format_cell(column, table[column][i])
-        numbers = f"mean {cell('mean')}, sd {cell('sd')}, ESS {cell('ess_bulk')}, R-hat {cell('r_hat')}"
+        labels = {"mean": "mean", "sd": "sd", "ess_bulk": "ESS", "r_hat": "R-hat"}
+        numbers = ", ".join(f"{label} {format_cell(column, table[column][i])}" for column, label in labels.items())
         html += (
             f'<article class="parameter"><h3>{escape(name)}</h3><p class="soft">{numbers}</p><div class="row">'
             + frame.figure(plots.trace(x), f"Trace of {name} in {plural(chains, 'chain')}")
@@ -289,19 +296,20 @@ def _pairs(result: Result, table: Summary) -> str:
 
 def _sampler(result: Result) -> str:
     stats = {n: x for n, x in result.sample_stats.items() if x.ndim == 2}
-    pairs = result.settings.get("pairs") or 1
-    html = "<p class='soft'>Mean over all chains against the draw; the band holds the middle 90 %.</p><div class='row'>"
+    html = "<p class='soft'>The mean over all chains at each draw; the band holds the middle 90 %.</p><div class='row'>"
     for name in sorted(stats, key=lambda n: list(STATS).index(n) if n in STATS else len(STATS)):
         x, most = np.asarray(stats[name], np.float64), None
         if name == "pairs_accepted":
-            x, most = x / pairs, 1.0
+            x, most = x / result.settings["pairs"], 1.0
         caption = STATS.get(name, name)
         html += frame.figure(plots.series(x, most), f"{caption} against the draw; mean {x.mean():.3g}", caption)
     return html + "</div>"
 
 
 def _settings(result: Result) -> str:
-    left_out = ("arrays", "step_sizes")  # shown at the top, or not for people
+    left_out = ("arrays", "step_sizes")  # these are shown at the top, or are not for people
     asked = flatten({k: v for k, v in result.settings.items() if k not in left_out})
     rows = [[k, value(v)] for k, v in asked]
-    return frame.table(["setting", "value"], rows, "What was asked, and with which versions (run.json)", kind="words")
+    return frame.table(
+        ["setting", "value"], rows, "The settings of the run and the versions it used (run.json)", kind="words"
+    )

@@ -1,7 +1,7 @@
 """What the plots of a page show, as numbers; ``script.js`` draws them on canvases.
 
-A plot is a dict with its axes and its series. Numbers are packed in 16 bits each, and of long series the page holds the
-smallest and the largest value of each few draws: that is all a screen can show, and a page of 10⁶ draws stays small.
+A plot is a dict with its axes and its series. Each number takes 16 bits. Of a long series, the page holds the smallest
+and the largest value of every few draws: a screen cannot show more, and the page of 10⁶ draws stays small.
 """
 
 import base64
@@ -15,17 +15,17 @@ from hamcmc.diagnostics.summaries import weighted_moments, weighted_quantiles
 
 Plot = dict[str, Any]
 COLOURS = 6  # --chain-0 to --chain-5 of the style sheet
-BINS = 500  # of a line: as many as a screen has points
-CHAINS = 40  # lines in a plot
-DENSITY_DRAWS = 4000
+BINS = 500  # points of a line, which is about what a screen can show
+CHAINS = 40  # lines in a plot, at most
+DENSITY_DRAWS = 4000  # draws that a density is estimated from, at most
 GRID = 120  # points of a density
 CLOUD = 1500  # points of a pair plot
-GAP = 65535  # stands for what is not a finite number
-LOG = 30  # largest over smallest from which an axis is logarithmic
+GAP = 65535  # the code of a number that is not finite
+LOG = 30  # an axis is logarithmic if its largest value is more than this many times its smallest
 
 
 def pack(x: np.ndarray) -> dict[str, Any]:
-    """Numbers in 16 bits each between their smallest and their largest; NaN and ±∞ are gaps."""
+    """Encode numbers with 16 bits each, between the smallest and the largest of them; NaN and ±∞ become gaps."""
     x = np.asarray(x, np.float64)
     finite = np.isfinite(x)
     low, high = (float(x[finite].min()), float(x[finite].max())) if finite.any() else (0.0, 0.0)
@@ -35,12 +35,12 @@ def pack(x: np.ndarray) -> dict[str, Any]:
 
 
 def axis(label: str = "", **more: Any) -> dict[str, Any]:
-    """An axis: `range` if it is not that of the series, `log` for packed logarithms, `hidden`, `integer`."""
+    """An axis with a label, and more: `range` in place of the series' own, `log`, `hidden`, `integer`, `zero`."""
     return {"label": label, **more}
 
 
 def chain(c: int) -> str:
-    """What the switch of a chain, and its line, are called."""
+    """The name of a chain, on its button and its line."""
     return f"chain {c}"
 
 
@@ -51,7 +51,7 @@ def trace(x: np.ndarray) -> Plot:
 
 
 def against_draws(x: np.ndarray) -> dict[str, Any]:
-    """A series of one draw after the other: each value, or the range of each few."""
+    """A series over the draws: each value, or the range of every few."""
     few = -(-len(x) // BINS)
     if few <= 1:
         return {"kind": "line", "x": {"start": 0, "step": 1}, "y": pack(x)}
@@ -62,18 +62,18 @@ def against_draws(x: np.ndarray) -> dict[str, Any]:
 
 
 def named(name: str, colour: int, key: str | None = None) -> dict[str, Any]:
-    """The name of a series, its colour, and the switch that hides it."""
+    """The name of a series, its colour, and the button that hides it."""
     return {"name": name, "colour": int(colour) % COLOURS, "key": name if key is None else key}
 
 
 def draws_axis(draws: int) -> dict[str, Any]:
-    """The numbers of the draws."""
+    """The axis of the draws' numbers."""
     margin = max(0.01 * draws, 0.5)
     return axis("draw", range=[-margin, draws - 1 + margin], integer=True)
 
 
 def density(x: np.ndarray, weights: np.ndarray, name: str = "") -> Plot:
-    """Weighted density of draws (chain, draw): of all chains as an area, of each as a line; median and 5–95 % below."""
+    """Weighted density of draws (chain, draw): an area for all, a line for each chain, a bar for median and 5–95 %."""
     w = np.broadcast_to(weights, x.shape)
     grid, pooled = kde(x, w)
     at = grid.tolist()
@@ -92,10 +92,10 @@ def density(x: np.ndarray, weights: np.ndarray, name: str = "") -> Plot:
 
 
 def pairs(draws: Sequence[np.ndarray], names: Sequence[str], weights: np.ndarray) -> Plot:
-    """Each parameter against each other: draws below the diagonal, densities on it, weighted correlations above."""
+    """All pairs of parameters: draws below the diagonal, densities on it, weighted correlations above it."""
     w = np.broadcast_to(weights, draws[0].shape).ravel()
     flat = np.array([x.ravel() for x in draws])
-    # Evenly spaced in weight, so that the cloud is as dense as the posterior.
+    # The points are evenly spaced in weight, so that the cloud is as dense as the posterior.
     reach = np.cumsum(w)
     count = min(len(w), CLOUD)
     picked = np.searchsorted(reach, reach[-1] * (np.arange(count) + 0.5) / count).clip(max=len(w) - 1)
@@ -133,7 +133,7 @@ def series(x: np.ndarray, most: float | None = None) -> Plot:
 
 
 def curves(x: np.ndarray, named_values: Mapping[str, np.ndarray], colours: Sequence[int] | None = None) -> list[Any]:
-    """Series of values at the same places, of at most `BINS` of them; each has a switch."""
+    """Series of values at the same places, thinned to at most `BINS`; each has a button."""
     rows = spread(len(x), BINS)
     at = np.asarray(x, np.float64)[rows].tolist()
     return [
@@ -143,7 +143,7 @@ def curves(x: np.ndarray, named_values: Mapping[str, np.ndarray], colours: Seque
 
 
 def correlation(flat: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Weighted correlations of rows; NaN for a constant one."""
+    """Weighted correlations of rows; NaN for a constant row."""
     centred = flat - np.average(flat, axis=1, weights=w)[:, None]
     covariance = (centred * w) @ centred.T
     sd = np.sqrt(np.diag(covariance))
@@ -152,7 +152,7 @@ def correlation(flat: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def kde(x: np.ndarray, w: np.ndarray, grid: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """A grid and a weighted Gaussian kernel density on it; a spike for draws that are all the same."""
+    """A grid and a weighted Gaussian kernel density on it; a spike for draws that are all equal."""
     from scipy.stats import gaussian_kde
 
     rows = spread(x.size, DENSITY_DRAWS)
@@ -165,7 +165,7 @@ def kde(x: np.ndarray, w: np.ndarray, grid: np.ndarray | None = None) -> tuple[n
         return mean + width * np.array([-1, -0.01, 0, 0.01, 1]), np.array([0.0, 0, 1, 0, 0])
     at = grid
     if at is None:
-        low, high = weighted_quantiles(x, w, [0.001, 0.999])  # far outliers would leave nothing to see
+        low, high = weighted_quantiles(x, w, [0.001, 0.999])  # far outliers would squeeze the rest
         margin = 0.05 * (high - low)
         at = np.linspace(max(low - margin, x.min()), min(high + margin, x.max()), GRID)
     return at, gaussian_kde((x - mean) / sd, weights=w)((at - mean) / sd) / sd

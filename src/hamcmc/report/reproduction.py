@@ -1,4 +1,4 @@
-"""The pages about a reproduction of the paper, and about the demonstration: what was found, the pictures, settings."""
+"""The pages of a reproduction of the paper and of the demonstration: results, figures and settings."""
 
 import base64
 import os
@@ -29,13 +29,13 @@ def write(found: "Reproduction", out: str | os.PathLike) -> Path:
             ["setting", "value"], [[k, value(v)] for k, v in flatten(settings)], "From results.json", kind="words"
         ),
     }
-    top = frame.status("quick", "warn", "Same structure, less of it.") if found.quick else ""
+    top = frame.status("quick", "warn", "A smaller version of the experiment.") if found.quick else ""
     glance = frame.at_a_glance([], found.notes)
     return frame.save(frame.document(found.title, top, glance, sections, version("hamcmc")), Path(out))
 
 
 def write_demo(found: "Demo", out: str | os.PathLike) -> Path:
-    """Write the page of the demonstration: how the samplers compare, then the run of the recommended one."""
+    """Write the page of the demonstration: a comparison of the samplers, then the run of the recommended one."""
     head = ["", "ε", "mean error", "sd along", "sd across", "ESS", "gradients per ESS", "time"]
     rows = [
         [
@@ -51,12 +51,12 @@ def write_demo(found: "Demo", out: str | os.PathLike) -> Path:
         for r in found.rows
     ]
     compared = (
-        "<p class='soft'>A posterior that is a thin ridge, and every sampler at the step size that suits its stiffest "
-        "direction. Standard deviations along and across the ridge are estimated over exact: 1.00 is right. ESS is of "
-        "the slowest parameter.</p>"
+        "<p class='soft'>The posterior is a thin ridge. Every sampler has the step size that suits its stiffest "
+        "direction. Standard deviations along and across the ridge are estimated over exact: 1.00 is right. ESS is "
+        "that of the slowest parameter.</p>"
         + frame.table(head, rows, "All chains of each sampler")
         + picture(found.picture, "One chain of each sampler on the contours of the exact posterior")
-        + "<p>What follows is about the run of the recommended sampler.</p>"
+        + "<p>The following sections describe the run of the recommended sampler.</p>"
     )
     html = page.page(Result.open(found.run), found.run, before={"Samplers": compared}, title="Every sampler on a ridge")
     return frame.save(html, Path(out))

@@ -1,4 +1,4 @@
-"""The page of a run while it goes on, served to this machine alone. The run's directory is only ever read."""
+"""The page of a run while it goes on, served to this machine alone. The run's directory is only read."""
 
 import contextlib
 import fcntl
@@ -22,8 +22,8 @@ from hamcmc.store.settings import read_settings
 
 HOST = "127.0.0.1"
 FILES = ("run.json", "checkpoint", "events.jsonl")
-FRESH = 10.0  # seconds after a write in which the run is taken to go on
-PATIENCE = 120.0  # seconds without a write after which a run is called stalled
+FRESH = 10.0  # seconds after a write for which the run counts as running
+PATIENCE = 120.0  # seconds without a write after which the run counts as stalled
 POLICIES = {
     "Cache-Control": "no-store",
     "Content-Type": "text/html; charset=utf-8",
@@ -35,10 +35,10 @@ POLICIES = {
 
 
 class Watched:
-    """A run that is looked at again and again; what it has written is read anew only when it has changed."""
+    """A run that is shown again and again. Its files are read again only after they have changed."""
 
     def __init__(self, run: Path):
-        read_settings(run)  # raises where there is no run
+        read_settings(run)  # raises if there is no run
         self.run = run
         self._lock = threading.Lock()
         self._page, self._shown, self._rest = "", "", 0.0
@@ -46,8 +46,8 @@ class Watched:
         self._read, self._saved, self._gap = "", 0.0, 0.0
 
     def page(self) -> str:
-        """The report as it is now, with a script that asks for news."""
-        with self._lock:  # one at a time: a large run takes a while
+        """The report as of now, with a script that asks for news."""
+        with self._lock:  # one at a time, because the page of a large run takes a while
             version = self.version()
             if version != self._shown or 'data-version=""' in self._page:
                 began = time.thread_time()
@@ -60,13 +60,13 @@ class Watched:
             if read_settings(self.run).get("kind") == "factorization":
                 return factorization.page(self.run, progress)
             return page.page(Result.open(self.run), self.run, progress)
-        except Exception as error:  # a run that is just beginning, or being replaced; the next look may succeed
+        except Exception as error:  # the run has just begun, or is being replaced; the next attempt may succeed
             progress = re.sub('data-version="[^"]*"', 'data-version=""', progress)
             said = frame.at_a_glance([], [f"Nothing can be shown yet: {error}"])
             return frame.document(self.run.resolve().name, progress, said, {}, "", live=True)
 
     def version(self) -> str:
-        """Another one whenever the run has written something."""
+        """A string that changes whenever the run has written something."""
         return " ".join(f"{s.st_mtime_ns:x}.{s.st_size:x}" if s else "-" for s in map(self._stat, FILES))
 
     def _stat(self, name: str) -> os.stat_result | None:
@@ -75,13 +75,13 @@ class Watched:
         return None
 
     def progress(self, version: str | None = None) -> str:
-        """How the run stands, as the top of the page."""
+        """The state of the run, as the top of the page."""
         try:
             settings, meta = read_settings(self.run), self._counters()
         except (RunError, OSError) as error:
             return self._block(version or self.version(), frame.status("unreadable", "bad", "", escape(str(error))))
         if version is None:
-            # No news for a while after a page that took a while: a run that goes on needs the machine.
+            # After a page that took long to make, wait before the next one: the run needs the machine.
             resting = time.monotonic() < self._rest and meta.get("status") == "running"
             version = self._shown if resting else self.version()
         total, done = page.iterations(settings), int(meta.get("iteration", 0))
@@ -93,7 +93,9 @@ class Watched:
             return self._block(version, frame.status("failed", "bad", where, message), (done, total))
         held = quiet < FRESH or being_written(self.run)
         if held is False:
-            message = f"No process writes this run. <code>hamcmc resume {escape(str(self.run))}</code> continues it."
+            message = (
+                f"No process is writing this run. <code>hamcmc resume {escape(str(self.run))}</code> continues it."
+            )
             return self._block(version, frame.status("stopped", "warn", where, message), (done, total))
         if quiet > max(PATIENCE, 4 * self._gap):
             message = f"Nothing has been written for {duration(quiet)}."
@@ -109,7 +111,7 @@ class Watched:
         return f'<div id="progress" data-version="{version}">{said}{bar}</div>'
 
     def _counters(self) -> Mapping[str, Any]:
-        """What the last checkpoint says, and of a factorization the last line of its log, which is newer."""
+        """The counters of the last checkpoint, or of the last line of the log, which is newer in a factorization."""
         saved = self._stat("checkpoint")
         read = f"{saved.st_mtime_ns}.{saved.st_size}" if saved else ""
         if read != self._read:
@@ -128,7 +130,7 @@ class Watched:
 
 
 def last_progress(run: Path) -> dict[str, Any]:
-    """The newest line about an iteration in a run's log; empty if there is none."""
+    """The newest line about progress in a run's log; empty if there is none."""
     with contextlib.suppress(OSError), open(run / "events.jsonl", "rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - 2**14))
         for line in reversed(log.read().splitlines()):
@@ -140,13 +142,13 @@ def last_progress(run: Path) -> dict[str, Any]:
 
 
 def being_written(run: Path) -> bool | None:
-    """Whether a process holds the run's lock; None where the file system has no locks."""
+    """Whether a process holds the run's lock; None if the file system has no locks."""
     try:
         directory = os.open(run, os.O_RDONLY)
     except OSError:
         return None
     try:
-        fcntl.flock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB)  # let go at once, below
+        fcntl.flock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released at once, below
     except BlockingIOError:
         return True
     except OSError:
@@ -157,7 +159,7 @@ def being_written(run: Path) -> bool | None:
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the page at ``/`` and its top at ``/progress``, and nothing else, to this machine."""
+    """Serves the page at ``/`` and its top at ``/progress`` to this machine, and nothing else."""
 
     daemon_threads = True
 
@@ -172,11 +174,11 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The address of the page."""
         return f"http://{HOST}:{self.server_port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away is no error."""
+        """Ignore a browser that has gone away."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -186,11 +188,11 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 10
 
     def do_GET(self) -> None:
-        """Answer with a page or a reason why not."""
+        """Answer with the page, or with the reason why not."""
         assert isinstance(self.server, Server)
         watched, port = self.server.watched, self.server.server_port
         paths = {"/": watched.page, "/progress": watched.progress}
-        # A name that resolves to this machine, but is another site's, would let that site read the page.
+        # Another site could let its own name resolve to this machine, and then read the page.
         if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
             self._answer(421, "This server answers to its own address only.")
         elif self.path not in paths:
@@ -201,7 +203,7 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _refuse(self) -> None:
-        self._answer(405, "This server only shows.", Allow="GET, HEAD")
+        self._answer(405, "This server is read-only.", Allow="GET, HEAD")
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse
 
@@ -215,4 +217,4 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the terminal is the user's."""
+        """Print nothing."""

@@ -8,13 +8,13 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from hamcmc import _check
-from hamcmc.samplers.base import Info, Mirror, PyTree, Sampler, norm, standard_normal
-from hamcmc.samplers.sghmc import fly, kick, open_fraction
+from hamcmc.samplers.base import Info, Mirror, PyTree, Sampler, norm, require_data, standard_normal
+from hamcmc.samplers.sghmc import fly, kick
 from hamcmc.samplers.sgnht import rub
-from hamcmc.target.posterior import Posterior
+from hamcmc.target.protocol import PerDatumTarget
 
 
-class State(NamedTuple):
+class CCADLState(NamedTuple):
     """The newest draw, its momentum (unit mass), the thermostat ξ, the gradient's covariance Σ, and the steps taken.
 
     Σ is over the flattened position: (D,), its diagonal, or (D, D).
@@ -28,7 +28,7 @@ class State(NamedTuple):
 
 
 def ccadl(
-    posterior: Posterior,
+    target: PerDatumTarget,
     *,
     friction: float = 0.1,
     rate: float = 0.01,
@@ -48,18 +48,18 @@ def ccadl(
         θ_{t+1} &= θ_{t+1/2} + \tfrac h2 p_{t+1/2}, \quad p_{t+1} = p_{t+1/2} - h ∇Ũ(θ_{t+1}), \quad h = \sqrt{2 ε_t} \\
         Σ_{t+1} &= α Σ_t + (1-α) \tfrac{N^2}{n}\, \mathrm{cov}_{i ∈ Ω_t}\, ∇\log p(x_i|θ_{t+1})
 
-    A kick's noise has the covariance 2εΣ, which the friction εΣ takes out again, direction by direction and position by
-    position; the thermostat of :func:`sgnht` is left with what the estimate misses. ε means what it means to
-    :func:`sghmc`: SGLD's drift factor, noise variance 2ε where all momentum is forgotten, stable for
-    ε < 2 / (largest curvature). The factor N/n of the minibatch gradient is inside ``posterior.grad``. The momentum
-    starts at rest, and at a mirror it is reversed as in :func:`sghmc`. One gradient per step, of each datum.
+    A kick's noise has the covariance 2εΣ, and the friction εΣ removes it again, direction by direction and position by
+    position. The thermostat of :func:`sgnht` corrects what the estimate misses. ε means the same as for :func:`sghmc`:
+    it is SGLD's drift factor, the noise has variance 2ε if all momentum is forgotten, and steps are stable for
+    ε < 2 / (largest curvature). The factor N/n of the minibatch gradient is inside the target's gradient. The momentum
+    starts at rest, and a mirror reverses it as in :func:`sghmc`. A step takes one gradient, of each datum.
 
     Args:
-        posterior: log-prior, log-likelihood and data.
-        friction: a in (0, 1), the share of the momentum that a step forgets besides the friction εΣ.
+        target: a :class:`~hamcmc.Posterior`, or another target with data and the gradient of each datum.
+        friction: a in (0, 1), the share of the momentum that a step forgets in addition to the friction εΣ.
         rate: r > 0, how fast ξ follows. ξ has the variance r/D; r = a² is large for D = 1.
-        decay: α in [0, 1), weight of the past in the running average Σ. A minibatch of all N data has no noise, Σ = 0.
-        full: the whole matrix Σ instead of its diagonal; each step then takes its eigenvectors, O(D³).
+        decay: α in [0, 1), weight of the past in the running average Σ. A minibatch of all N data has no noise: Σ = 0.
+        full: use the whole matrix Σ instead of its diagonal. Each step then computes its eigenvectors, in O(D³).
         mirror: map that folds a position back into its support (``posterior.mirror``).
 
     Returns:
@@ -69,19 +69,18 @@ def ccadl(
         Shang, Zhu, Leimkuhler and Storkey, Covariance-controlled adaptive Langevin thermostat for large-scale Bayesian
         sampling, NeurIPS 2015.
     """
-    a = open_fraction("friction", friction)
+    a = _check.open_fraction("friction", friction)
     r = _check.positive("rate", rate)
     alpha = _check.fraction("decay", decay)
-    if posterior.log_likelihood is None:
-        raise ValueError("ccadl estimates the gradient's noise from data; this posterior has no log_likelihood")
+    require_data(target, "ccadl estimates the gradient's noise from data")
 
-    def init(position: PyTree) -> State:
+    def init(position: PyTree) -> CCADLState:
         flat, _ = ravel_pytree(position)
         covariance = jnp.zeros((flat.size,) * (2 if full else 1), flat.dtype)
         xi = (-jnp.log1p(-a)).astype(flat.dtype)
-        return State(position, jax.tree.map(jnp.zeros_like, position), xi, covariance, jnp.zeros((), jnp.int32))
+        return CCADLState(position, jax.tree.map(jnp.zeros_like, position), xi, covariance, jnp.zeros((), jnp.int32))
 
-    def step(key, state: State, minibatch: PyTree, step_size) -> tuple[State, Info]:
+    def step(key, state: CCADLState, minibatch: PyTree, step_size) -> tuple[CCADLState, Info]:
         half = jnp.sqrt(step_size / 2)
         position, p = fly(state.position, state.momentum, half, mirror)
         old, unravel = ravel_pytree(p)
@@ -98,17 +97,17 @@ def ccadl(
         past = jnp.where(state.step == 0, 0.0, alpha).astype(old.dtype)
         covariance = past * state.covariance + (1 - past) * covariance
         info = Info(norm(g), half * norm(old + kept), half * norm(noise))
-        return State(position, kick(p, g, 2 * half), xi, covariance, state.step + 1), info
+        return CCADLState(position, kick(p, g, 2 * half), xi, covariance, state.step + 1), info
 
     def gradient(position: PyTree, minibatch: PyTree) -> tuple[PyTree, Array]:
-        """The stochastic gradient and the covariance of its noise, as this minibatch shows it."""
-        each = posterior.per_datum_grads(position, minibatch)
+        """The stochastic gradient, and this minibatch's estimate of the covariance of its noise."""
+        each = target.per_datum_grads(position, minibatch)
         g_bar = jax.tree.map(lambda x: x.mean(0), each)
         centred = jax.vmap(lambda g: ravel_pytree(g)[0])(jax.tree.map(jnp.subtract, each, g_bar))
-        n, N = len(centred), posterior.size
+        n, N = len(centred), target.size
         factor = N**2 / n / max(n - 1, 1) if n < N else 0.0
         scatter = centred.T @ centred if full else jnp.sum(centred**2, 0)
-        return posterior.combine(position, g_bar), factor * scatter
+        return target.combine(position, g_bar), factor * scatter
 
     settings = {"sampler": "ccadl", "friction": a, "rate": r, "decay": alpha, "full": full}
-    return Sampler(init, step, settings)
+    return Sampler(init=init, step=step, settings=settings)

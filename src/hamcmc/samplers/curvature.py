@@ -1,23 +1,23 @@
 """Quasi-Newton curvature in the space of 2m inner products.
 
 L-BFGS turns m pairs ``(s_k, y_k)``, a displacement and the change of ∇U along it, into an approximation H of
-the inverse Hessian. Everything that a Langevin sampler needs of it, ``H g`` for the drift and ``S z`` with
-``S Sᵀ = H`` for the noise, is a linear combination of ``{s_k, y_k, g, z}``, whose coefficients depend only on
-inner products. :func:`factor` computes them from the Gram matrix of the memory and knows neither the dimension
-of the parameter nor whether it is a pytree, vmapped or spread over devices.
+the inverse Hessian. A Langevin sampler needs ``H g`` for the drift and ``S z`` with ``S Sᵀ = H`` for the noise.
+Both are linear combinations of ``{s_k, y_k, g, z}``, with coefficients that depend only on inner products.
+:func:`factor` computes them from the Gram matrix of the memory. It knows neither the dimension of the parameter
+nor whether it is a pytree, vmapped or spread over devices.
 
-With the product form of the BFGS update, in the paper's symbols (its eq. for S with two misprints mended)::
+This is the product form of the BFGS update, in the paper's symbols (two misprints in its eq. for S are corrected)::
 
     S_k = (I − p_k q_kᵀ) S_{k−1},   p_k = s_k / s_kᵀy_k,   q_k = √(s_kᵀy_k / s_kᵀB_{k−1}s_k) B_{k−1}s_k + y_k
 
-the product telescopes to a single sum over the memory::
+The product telescopes to a single sum over the memory::
 
     S = √γ (I − Σ_k s_k w_kᵀ),      w_k = (q_k − Σ_{j<k} (q_kᵀs_j) w_j) / s_kᵀy_k
 
-so ``H g`` and ``S z`` each take one pass over the memory, and ``trace H`` comes for free.
+Therefore ``H g`` and ``S z`` each take one pass over the memory, and ``trace H`` comes for free.
 
-Pairs that are differences of one set of positions have no order. :func:`block_factor` takes them all at once: with
-combinations V of the s and U of the y that are conjugate, ``VᵀU = I``, all secant equations hold together in
+Pairs that are differences of one set of positions have no order. :func:`block_factor` takes them all at once. With
+conjugate combinations V of the s and U of the y, ``VᵀU = I``, all secant equations hold together in
 
     H = V Vᵀ + γ P Pᵀ,      P = I − V Uᵀ,
 
@@ -36,6 +36,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 PyTree = Any
+UNROLLED = 4  # pairs up to which the recursion is unrolled: few run faster that way, many would take long to compile
 
 
 class Factor(NamedTuple):
@@ -47,7 +48,7 @@ class Factor(NamedTuple):
 
 
 class Direction(NamedTuple):
-    """Coefficients of ``H g`` and ``S z`` over (s_1 … s_m, y_1 … y_m), and what they have of g and z itself."""
+    """Coefficients of ``H g`` and ``S z`` over (s_1 … s_m, y_1 … y_m), and γ for their part along g and z."""
 
     drift: Float[Array, " n"]
     noise: Float[Array, " n"]
@@ -57,8 +58,8 @@ class Direction(NamedTuple):
 class Memory(NamedTuple):
     """Curvature pairs in slots, and their Gram matrix over (s_1 … s_m, y_1 … y_m).
 
-    The rows of the pair written last are filled in by the next :func:`precondition`, which passes over the memory
-    anyway: one pass serves the new pair, the gradient and the noise.
+    The next :func:`precondition` fills in the rows of the pair that was written last. It passes over the memory in any
+    case, so that one pass serves the new pair, the gradient and the noise.
     """
 
     s: PyTree
@@ -69,8 +70,8 @@ class Memory(NamedTuple):
 def acceptable(gram: Float[Array, "n n"], cosine: float) -> Bool[Array, " m"]:
     """Which pairs may enter H: ``sᵀy > 0`` and ``sᵀy ≥ c ‖s‖ ‖y‖``.
 
-    ‖H‖ grows like (‖s‖‖y‖ / sᵀy)², so the angle bounds what one pair can do. The rule sees only the memory, so it
-    leaves the correction term Γ as it is.
+    ‖H‖ grows like (‖s‖‖y‖ / sᵀy)², so the angle bounds the effect of one pair. The rule sees only the memory, so it
+    does not change the correction term Γ.
     """
     m = gram.shape[0] // 2
     squared = jnp.diagonal(gram)
@@ -106,7 +107,7 @@ def factor(gram: Float[Array, "n n"], accepted: Bool[Array, " m"], gamma: float 
         return on * w, jnp.stack([b, y]), on * jnp.stack([-1 / s_b, 1 / s_y]), ok
 
     empty = jnp.zeros((2 * m, 2 * m), gram.dtype)
-    if m <= 4:  # unrolled: a few pairs run faster so, many would take long to compile
+    if m <= UNROLLED:
         weights, terms, scales, taken = empty[:0], empty[:0], empty[0, :0], []
         for k in range(m):
             w, new_terms, new_scales, ok = pair(k, weights, terms, scales)
@@ -116,7 +117,7 @@ def factor(gram: Float[Array, "n n"], accepted: Bool[Array, " m"], gamma: float 
         return Factor(gamma, weights, jnp.stack(taken))
 
     def put(k, so_far):
-        weights, terms, scales, taken = so_far  # rows that are still to come are 0
+        weights, terms, scales, taken = so_far  # later rows are 0
         w, new_terms, new_scales, ok = pair(k, weights, terms, scales)
         both = 2 * k + jnp.arange(2)
         return weights.at[k].set(w), terms.at[both].set(new_terms), scales.at[both].set(new_scales), taken.at[k].set(ok)
@@ -133,7 +134,10 @@ def direction(
     In full: ``H g = γ g + Σ drift_i v_i`` and ``S z = √γ z + Σ noise_i v_i`` over the basis v = (s, y).
     """
     m = f.weights.shape[0]
-    only_s = lambda c: jnp.concatenate([c, jnp.zeros_like(c)])
+
+    def only_s(c):
+        return jnp.concatenate([c, jnp.zeros_like(c)])
+
     minus_w = -(along_g[:m] @ f.weights)  # Sᵀg/√γ = g − Σ_k w_k (s_kᵀg)
     drift = minus_w - only_s(f.weights @ (along_g + gram @ minus_w))
     noise = -only_s(f.weights @ along_z)
@@ -141,9 +145,9 @@ def direction(
 
 
 def eigenvalue_bound(f: Factor, gram: Float[Array, "n n"]) -> Float[Array, ""]:
-    """An upper bound of the largest eigenvalue of H: its trace on the span of the memory.
+    """An upper bound on the largest eigenvalue of H: its trace on the span of the memory.
 
-    ``trace H − γD = γ Σ_kl (s_kᵀs_l)(w_kᵀw_l) − 2γ Σ_k s_kᵀw_k``; at most 2m eigenvalues differ from γ, none is
+    ``trace H − γD = γ Σ_kl (s_kᵀs_l)(w_kᵀw_l) − 2γ Σ_k s_kᵀw_k``; at most 2m eigenvalues differ from γ and none is
     negative, so the bound is less than 2m times too large.
     """
     m = f.weights.shape[0]
@@ -174,9 +178,10 @@ def block_factor(gram: Float[Array, "n n"], gamma: float | Float[Array, ""], cos
     """The inverse Hessian of all pairs together, on top of γI.
 
     The eigenvectors of the symmetric part of ``sᵀy`` make the pairs conjugate. An eigenvalue below m is raised to m,
-    which keeps ``V Vᵀ ⪯ Σ s sᵀ / m``, the covariance of the positions: differences across a flat stretch do not make
-    a step longer than the posterior is wide. A pair enters H by the rule of :func:`acceptable`, and only if γ|u|² ≤ 4,
-    which bounds what P does to the base's noise: for a quadratic γ|u|² is at most γ times its largest curvature.
+    which keeps ``V Vᵀ ⪯ Σ s sᵀ / m``, the covariance of the positions. Differences across a flat region therefore do
+    not make a step longer than the posterior is wide. A pair enters H by the rule of :func:`acceptable`, and only if
+    γ|u|² ≤ 4, which bounds what P does to the base's noise. For a quadratic γ|u|² is at most γ times its largest
+    curvature.
     """
     m = gram.shape[0] // 2
     gamma = jnp.asarray(gamma, gram.dtype)
@@ -217,7 +222,7 @@ def block_root(f: Block, gram: Float[Array, "n n"]) -> Float[Array, "m m"]:
 
 
 def block_eigenvalue_bound(f: Block, gram: Float[Array, "n n"]) -> Float[Array, ""]:
-    """An upper bound of H's largest eigenvalue: ``trace V Vᵀ``, and γ times the trace of P Pᵀ on the pairs' span."""
+    """An upper bound on H's largest eigenvalue: ``trace V Vᵀ``, and γ times the trace of P Pᵀ on the pairs' span."""
     m = f.weights.shape[0]
     v_v, u_u = f.weights.T @ gram[:m, :m] @ f.weights, f.dual.T @ gram[m:, m:] @ f.dual
     return jnp.trace(v_v) + f.gamma * jnp.maximum(1, jnp.sum(v_v * u_u))
@@ -230,7 +235,7 @@ def inner(a: PyTree, b: PyTree) -> Float[Array, "k l"]:
         x = x.reshape(x.shape[0], -1)
         if len(y) > 4:
             return jnp.matmul(x, y.reshape(len(y), -1).T, precision=lax.Precision.HIGHEST)
-        # A matrix-vector product for each of the few columns: faster than one product so skinny.
+        # With few columns, one matrix-vector product for each is faster than one product with a thin matrix.
         return jnp.stack([jnp.dot(x, v.ravel(), precision=lax.Precision.HIGHEST) for v in y], axis=1)
 
     return sum(jax.tree.leaves(jax.tree.map(leaf, a, b)))  # type: ignore[return-value]
@@ -245,12 +250,15 @@ def empty_memory(position: PyTree, slots: int) -> Memory:
 
 def remember(memory: Memory, slot: Int[Array, ""], s: PyTree, y: PyTree) -> Memory:
     """Write a pair into a slot."""
-    put = lambda old, new: lax.dynamic_update_index_in_dim(old, new, slot, 0)
+
+    def put(old, new):
+        return lax.dynamic_update_index_in_dim(old, new, slot, 0)
+
     return memory._replace(s=jax.tree.map(put, memory.s, s), y=jax.tree.map(put, memory.y, y))
 
 
 class Preconditioned(NamedTuple):
-    """What one pass over the memory gives: the completed memory, the move, and its sizes."""
+    """The result of one pass over the memory: the completed memory, the move, and its sizes."""
 
     memory: Memory
     displacement: PyTree
@@ -285,7 +293,10 @@ def precondition(
         total: sums over the devices that share the pytrees; called once.
     """
     slots = memory.gram.shape[0] // 2
-    take = lambda tree: jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, newest, 0, keepdims=False), tree)
+
+    def take(tree):
+        return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, newest, 0, keepdims=False), tree)
+
     columns = jax.tree.map(lambda *x: jnp.stack(x), take(memory.s), take(memory.y), g, z)
     squares = jnp.stack([sum(jnp.vdot(x, x) for x in jax.tree.leaves(v)) for v in (g, z)])
     fused = total(jnp.concatenate([*map(jnp.ravel, (inner(memory.s, columns), inner(memory.y, columns))), squares]))
@@ -311,9 +322,10 @@ def precondition(
         past = jnp.tensordot(coefficients[:slots], s, 1) + jnp.tensordot(coefficients[slots:], y, 1)
         return (base_g * g + base_z * z + past).astype(g.dtype)
 
-    size = lambda c, along, own, square: jnp.sqrt(
-        jnp.maximum(c @ local @ c + 2 * own * (c @ along) + own**2 * square, 0)
-    )
+    def size(c, along, own, square):
+        """The norm of ``Σ c_i v_i + own · x``, where `along` is x's products with the basis and `square` is ‖x‖²."""
+        return jnp.sqrt(jnp.maximum(c @ local @ c + 2 * own * (c @ along) + own**2 * square, 0))
+
     return Preconditioned(
         memory._replace(gram=gram),
         jax.tree.map(move, memory.s, memory.y, g, z),

@@ -1,4 +1,4 @@
-"""The naive quasi-Newton Langevin sampler: there to show what goes wrong."""
+"""The naive quasi-Newton Langevin sampler, which shows what goes wrong without HAMCMC."""
 
 from typing import NamedTuple
 
@@ -8,10 +8,10 @@ from jax import Array
 from hamcmc import _check
 from hamcmc.samplers.base import Grad, Mirror, PyTree, Sampler
 from hamcmc.samplers.curvature import Memory, empty_memory
-from hamcmc.samplers.hamcmc import Info, quasi_newton
+from hamcmc.samplers.hamcmc import HAMCMCInfo, quasi_newton
 
 
-class State(NamedTuple):
+class NaiveState(NamedTuple):
     """The newest draw, its last M−1 moves, and the number of steps taken."""
 
     position: PyTree
@@ -35,7 +35,7 @@ def naive(
     H_t depends on the current position and the correction Γ is missing, so this does **not** sample the posterior
     unless its curvature is constant (the paper's proposition). Use it to see the bias, not to infer anything.
 
-    ε is the factor of the drift, 2ε that of the noise covariance. The factor N/n of the minibatch gradient is inside
+    ε is the factor of the drift and 2ε that of the noise covariance. The factor N/n of the minibatch gradient is inside
     `grad`. Each step takes two gradients on one minibatch.
 
     Args:
@@ -49,17 +49,18 @@ def naive(
     Returns:
         A :class:`Sampler`.
     """
+    _check.gradient(grad)
     slots = _check.at_least("memory", memory, 2) - 1
     move = quasi_newton(gamma=gamma, metric=None, damping=damping, cosine=cosine, mirror=mirror)
 
-    def init(position: PyTree) -> State:
-        return State(position, empty_memory(position, slots), jnp.zeros((), jnp.int32))
+    def init(position: PyTree) -> NaiveState:
+        return NaiveState(position, empty_memory(position, slots), jnp.zeros((), jnp.int32))
 
-    def step(key, state: State, minibatch: PyTree, step_size) -> tuple[State, Info]:
+    def step(key, state: NaiveState, minibatch: PyTree, step_size) -> tuple[NaiveState, HAMCMCInfo]:
         oldest = state.step % slots
         order = (oldest + jnp.arange(slots)) % slots
         new, pairs, info = move(grad, key, state.position, state.memory, oldest, order, minibatch, step_size)
-        return State(new, pairs, state.step + 1), info
+        return NaiveState(new, pairs, state.step + 1), info
 
     settings = {"sampler": "naive", "memory": slots + 1, "gamma": gamma, "damping": damping, "cosine": cosine}
-    return Sampler(init, step, settings, gradients_per_step=2, pairs=slots)
+    return Sampler(init=init, step=step, settings=settings, gradients_per_step=2, pairs=slots)

@@ -1,7 +1,7 @@
 """Standard normal noise: ``jax.random.normal``'s numbers, two to five times faster on a CPU.
 
-JAX compiles its generator, Threefry, to a loop over passes through memory when on a CPU. Written out, the twenty rounds
-and the map to a normal are one fused pass, which matters because noise is the largest cost of a cheap step.
+On a CPU, JAX compiles its generator, Threefry, to a loop over passes through memory. Written out here, the twenty
+rounds and the map to a normal are one fused pass. This matters because noise is the largest cost of a cheap step.
 """
 
 import math
@@ -15,7 +15,7 @@ from jax import Array, lax
 PyTree = Any
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = np.uint32(0x1BD11BDA)
-KEPT = 256  # from this size on noise is computed once and kept
+KEPT = 256  # noise of this size or more is computed once and kept
 
 
 def standard_normal(key: Array, like: PyTree) -> PyTree:
@@ -29,18 +29,21 @@ def normal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     """``jax.random.normal(key, shape, dtype)``, bit by bit."""
     dtype, size, words = jnp.dtype(dtype), math.prod(shape), jax.random.key_data(key)
     if dtype not in (jnp.float32, jnp.float64) or words.shape != (2,) or size >= 2**32:
-        return jax.random.normal(key, shape, dtype)  # another generator, or too rare to write out
+        return jax.random.normal(key, shape, dtype)  # another generator, or a case too rare to write out
     if size < KEPT:
         return from_counts(words, lax.iota(jnp.uint32, size), dtype).reshape(shape)
-    # XLA fuses cheap arithmetic into every place of use, and computes all of it again there; but never across a loop.
+    # XLA fuses cheap arithmetic into every place of use, where it computes all of it again; but never across a loop.
     half = (size + 1) // 2
-    counts = lambda i: i * half + lax.iota(jnp.uint32, half)
-    halves = lax.map(lambda i: from_counts(words, counts(i), dtype), jnp.arange(2, dtype=jnp.uint32))
+
+    def part(i):
+        return from_counts(words, i * half + lax.iota(jnp.uint32, half), dtype)
+
+    halves = lax.map(part, jnp.arange(2, dtype=jnp.uint32))
     return halves.ravel()[:size].reshape(shape)
 
 
 def from_counts(words: Array, count: Array, dtype: Any) -> Array:
-    """The normal numbers with the given places in a key's sequence."""
+    """The normal numbers at the given places of a key's sequence."""
     high, low = threefry(words[0], words[1], jnp.zeros_like(count), count)
     bits = high ^ low if dtype == jnp.float32 else high.astype(jnp.uint64) << np.uint64(32) | low.astype(jnp.uint64)
 

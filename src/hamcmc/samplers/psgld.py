@@ -1,5 +1,6 @@
 """Preconditioned SGLD: a diagonal metric from a running average of squared gradients."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -8,11 +9,11 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from hamcmc import _check
-from hamcmc.samplers.base import WHOLE, Info, Mirror, PyTree, Sampler, Space, langevin, step_info
-from hamcmc.target.posterior import Posterior
+from hamcmc.samplers.base import WHOLE, Info, Mirror, PyTree, Sampler, Space, langevin, require_data, step_info
+from hamcmc.target.protocol import Target
 
 
-class State(NamedTuple):
+class PSGLDState(NamedTuple):
     """The newest draw, the running average v of ḡ∘ḡ, its derivative along each coordinate, and the steps taken."""
 
     position: PyTree
@@ -22,7 +23,7 @@ class State(NamedTuple):
 
 
 def psgld(
-    posterior: Posterior,
+    target: Target,
     *,
     decay: float = 0.99,
     regularizer: float = 1e-5,
@@ -37,21 +38,21 @@ def psgld(
         θ_t &= θ_{t-1} + ε_t [-H_t ∇Ũ(θ_{t-1}) + Γ_t] + η_t, \qquad η_t ∼ N(0, 2 ε_t H_t) \\
         H_t &= \mathrm{diag}(1 / (λ + \sqrt{v_t})), \qquad v_t = α v_{t-1} + (1-α)\, ḡ_Ω ∘ ḡ_Ω
 
-    with ḡ the **mean** over the minibatch of the per-datum log-likelihood gradients at θ_{t−1} (no prior, no N), and
-    ε the factor of the drift, 2ε that of the noise covariance. v starts at the first minibatch's ḡ∘ḡ.
+    Here ḡ is the **mean** over the minibatch of the per-datum log-likelihood gradients at θ_{t−1} (no prior, no N).
+    ε is the factor of the drift and 2ε that of the noise covariance. v starts at the first minibatch's ḡ∘ḡ.
 
     Without Γ (as published and as used in practice) a bias remains as ε → 0. With `correction`, Γ is exact:
     :math:`Γ_i = ∂H_{ii}/∂θ_i = -H_{ii}^2\, (∂v_i/∂θ_i) / (2\sqrt{v_i})`. As ε → 0 the whole running average follows θ,
-    not only its newest term, so ∂v is averaged exactly as v is. It takes D Hessian-vector products per step: a
-    reference for small D.
+    and not only its newest term, so ∂v is averaged as v is. The correction takes D Hessian-vector products per step: it
+    is a reference for small D.
 
     Args:
-        posterior: log-prior, log-likelihood and data.
+        target: a :class:`~hamcmc.Posterior`, or another target with data.
         decay: α in [0, 1).
         regularizer: λ > 0.
         correction: add Γ.
         mirror: map that folds a position back into its support (``posterior.mirror``).
-        space: where positions live; for positions spread over devices.
+        space: how sums and noise are made if a position is spread over devices.
 
     Returns:
         A :class:`Sampler`.
@@ -62,36 +63,31 @@ def psgld(
     """
     alpha = _check.fraction("decay", decay)
     _check.positive("regularizer", regularizer)
-    if posterior.log_likelihood is None:
-        raise ValueError("psgld builds its metric from likelihood gradients; this posterior has no log_likelihood")
+    require_data(target, "psgld builds its metric from likelihood gradients")
 
     def squared_gradient(position: PyTree, minibatch: PyTree) -> tuple[PyTree, PyTree, PyTree]:
-        """ḡ, ḡ∘ḡ and, where the correction asks for it, ∂(ḡ_i²)/∂θ_i."""
-        g_bar = posterior.mean_likelihood_grad(position, minibatch)
+        """ḡ, ḡ∘ḡ and ∂(ḡ_i²)/∂θ_i, which is 0 without the correction."""
+        g_bar = target.mean_likelihood_grad(position, minibatch)
         square = jax.tree.map(jnp.square, g_bar)
         if not correction:
             return g_bar, square, jax.tree.map(jnp.zeros_like, square)
-        return (
-            g_bar,
-            square,
-            jax.tree.map(
-                lambda g, h: 2 * g * h,
-                g_bar,
-                hessian_diagonal(lambda x: posterior.mean_likelihood_grad(x, minibatch), position),
-            ),
-        )
+        diagonal = hessian_diagonal(lambda x: target.mean_likelihood_grad(x, minibatch), position)
+        return g_bar, square, jax.tree.map(lambda g, h: 2 * g * h, g_bar, diagonal)
 
-    def init(position: PyTree) -> State:
+    def init(position: PyTree) -> PSGLDState:
         zeros = jax.tree.map(jnp.zeros_like, position)
-        return State(position, zeros, zeros, jnp.zeros((), jnp.int32))
+        return PSGLDState(position, zeros, zeros, jnp.zeros((), jnp.int32))
 
-    def step(key, state: State, minibatch: PyTree, step_size) -> tuple[State, Info]:
+    def step(key, state: PSGLDState, minibatch: PyTree, step_size) -> tuple[PSGLDState, Info]:
         theta = state.position
         g_bar, square, dsquare = squared_gradient(theta, minibatch)
-        g = posterior.combine(theta, g_bar)
+        g = target.combine(theta, g_bar)
 
         old = jnp.where(state.step == 0, 0.0, alpha)
-        average = lambda a, b: (old * a + (1 - old) * b).astype(a.dtype)
+
+        def average(a, b):
+            return (old * a + (1 - old) * b).astype(a.dtype)
+
         v = jax.tree.map(average, state.v, square)
         dv = jax.tree.map(average, state.dv, dsquare)
         h = jax.tree.map(lambda v: 1 / (regularizer + jnp.sqrt(v)), v)
@@ -102,22 +98,24 @@ def psgld(
         z = space.normal(key, theta)
         noise = jax.tree.map(lambda h, z: jnp.sqrt(h) * z, h, z)
         position = langevin(theta, drift, noise, step_size, mirror)
-        return State(position, v, dv, state.step + 1), step_info(g, drift, noise, step_size, space)
+        return PSGLDState(position, v, dv, state.step + 1), step_info(g, drift, noise, step_size, space)
 
     settings = {"sampler": "psgld", "decay": alpha, "regularizer": regularizer, "correction": correction}
-    return Sampler(init, step, settings)
+    return Sampler(init=init, step=step, settings=settings)
 
 
 def _gamma(h: Array, v: Array, dv: Array) -> Array:
-    """Γ_i = ∂H_ii/∂θ_i; 0 where v is 0, as dv is then too."""
+    """Γ_i = ∂H_ii/∂θ_i; 0 where v is 0, because dv is 0 there, too."""
     root = jnp.sqrt(v)
     return -(h**2) * dv / (2 * jnp.where(root > 0, root, 1))
 
 
-def hessian_diagonal(grad, position: PyTree) -> PyTree:
+def hessian_diagonal(grad: Callable[[PyTree], PyTree], position: PyTree) -> PyTree:
     """∂grad_i/∂θ_i for every coordinate, by one Hessian-vector product each."""
     flat, unravel = ravel_pytree(position)
-    flat_grad = lambda x: ravel_pytree(grad(unravel(x)))[0]
+
+    def flat_grad(x):
+        return ravel_pytree(grad(unravel(x)))[0]
 
     def entry(i):
         unit = jnp.zeros_like(flat).at[i].set(1)

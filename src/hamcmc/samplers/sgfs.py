@@ -9,11 +9,11 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve
 
 from hamcmc import _check
-from hamcmc.samplers.base import Info, Mirror, PyTree, Sampler, norm, standard_normal
-from hamcmc.target.posterior import Posterior
+from hamcmc.samplers.base import Info, Mirror, PyTree, Sampler, norm, require_data, standard_normal
+from hamcmc.target.protocol import PerDatumTarget
 
 
-class State(NamedTuple):
+class SGFSState(NamedTuple):
     """The newest draw, the running estimate Î of the per-datum Fisher information, and the steps taken."""
 
     position: PyTree
@@ -21,20 +21,19 @@ class State(NamedTuple):
     step: Array
 
 
-def sgfs(posterior: Posterior, *, base: float = 1.0, decay: float = 0.99, mirror: Mirror | None = None) -> Sampler:
+def sgfs(target: PerDatumTarget, *, base: float = 1.0, decay: float = 0.99, mirror: Mirror | None = None) -> Sampler:
     r"""Stochastic gradient Fisher scoring.
 
     .. math:: θ_t = θ_{t-1} + C_t [-∇Ũ(θ_{t-1}) + ξ_t], \quad ξ_t ∼ N(0, 2B/ε_t), \quad
               C_t = 2\,[γ N Î_t + 2B/ε_t]^{-1}, \quad γ = (n + N)/n
 
     where Î_t is a running average of the empirical covariance of the per-datum gradients in the minibatch and B = bI.
-    For small ε this is :math:`θ + ε B^{-1}(-∇Ũ) + N(0, 2εB^{-1})`, that is SGLD with ε the factor of the drift and 2ε
-    that of the noise (Ahn et al. write ε/2 and ε); for large ε it draws from the Gaussian approximation of the
-    posterior, its noise coming from the minibatch. The factor N/n of the minibatch gradient is inside
-    ``posterior.grad``.
+    For small ε this is :math:`θ + ε B^{-1}(-∇Ũ) + N(0, 2εB^{-1})`: SGLD with ε the factor of the drift and 2ε that of
+    the noise (Ahn et al. write ε/2 and ε). For large ε it draws from the Gaussian approximation of the posterior, with
+    the minibatch's noise. The factor N/n of the minibatch gradient is inside the target's gradient.
 
     Args:
-        posterior: log-prior, log-likelihood and data.
+        target: a :class:`~hamcmc.Posterior`, or another target with data and the gradient of each datum.
         base: b > 0.
         decay: weight of the past in the running average Î, in [0, 1).
         mirror: map that folds a position back into its support (``posterior.mirror``).
@@ -47,25 +46,24 @@ def sgfs(posterior: Posterior, *, base: float = 1.0, decay: float = 0.99, mirror
     """
     b = _check.positive("base", base)
     _check.fraction("decay", decay)
-    if posterior.log_likelihood is None:
-        raise ValueError("sgfs estimates the Fisher information from data; this posterior has no log_likelihood")
+    require_data(target, "sgfs estimates the Fisher information from data")
 
-    def init(position: PyTree) -> State:
+    def init(position: PyTree) -> SGFSState:
         flat, _ = ravel_pytree(position)
-        return State(position, jnp.zeros((flat.size, flat.size), flat.dtype), jnp.zeros((), jnp.int32))
+        return SGFSState(position, jnp.zeros((flat.size, flat.size), flat.dtype), jnp.zeros((), jnp.int32))
 
-    def step(key, state: State, minibatch: PyTree, step_size) -> tuple[State, Info]:
+    def step(key, state: SGFSState, minibatch: PyTree, step_size) -> tuple[SGFSState, Info]:
         flat, unravel = ravel_pytree(state.position)
-        each = jax.vmap(lambda g: ravel_pytree(g)[0])(posterior.per_datum_grads(state.position, minibatch))
+        each = jax.vmap(lambda g: ravel_pytree(g)[0])(target.per_datum_grads(state.position, minibatch))
         n = each.shape[0]
         g_bar = each.mean(0)
-        g = ravel_pytree(posterior.combine(state.position, unravel(g_bar)))[0]
+        g = ravel_pytree(target.combine(state.position, unravel(g_bar)))[0]
 
         centred = each - g_bar
         old = jnp.where(state.step == 0, 0.0, decay).astype(flat.dtype)
         fisher = old * state.fisher + (1 - old) * (centred.T @ centred) / max(n - 1, 1)
 
-        N = posterior.size
+        N = target.size
         identity = jnp.eye(flat.size, dtype=flat.dtype)
         precision = (n + N) / n * N * fisher + 2 * b / step_size * identity
         root = jnp.linalg.cholesky(precision)
@@ -74,6 +72,6 @@ def sgfs(posterior: Posterior, *, base: float = 1.0, decay: float = 0.99, mirror
         position = unravel((flat + drift + noise).astype(flat.dtype))
         if mirror is not None:
             position = mirror(position)
-        return State(position, fisher, state.step + 1), Info(norm(g), norm(drift), norm(noise))
+        return SGFSState(position, fisher, state.step + 1), Info(norm(g), norm(drift), norm(noise))
 
-    return Sampler(init, step, {"sampler": "sgfs", "base": b, "decay": decay})
+    return Sampler(init=init, step=step, settings={"sampler": "sgfs", "base": b, "decay": decay})

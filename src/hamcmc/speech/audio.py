@@ -1,4 +1,5 @@
-"""Read and write audio files of any length with constant memory; never touch an input, never leave half an output."""
+"""Read and write audio files of any length with constant memory. Inputs are never touched, outputs never half
+written."""
 
 import contextlib
 import errno
@@ -12,25 +13,29 @@ from types import TracebackType
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-import soundfile as sf
 
+from hamcmc._require import needs
 from hamcmc.store.errors import RunError
+from hamcmc.store.files import NO_ROOM, replacing
 
-PIECE = 4096  # frames per read or write; libsndfile overflows its stack on long ones to OGG
+with needs("soundfile", "audio"):
+    import soundfile as sf
+
+PIECE = 4096  # frames per read or write; libsndfile overflows its stack when it writes long pieces to OGG
 FORMATS = {".wav": "WAV", ".flac": "FLAC", ".ogg": "OGG"}
 KEPT = {"WAV": ("PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"), "FLAC": ("PCM_16", "PCM_24"), "OGG": ("VORBIS",)}
-DEEP = ("PCM_32", "FLOAT", "DOUBLE")  # FLAC's best for these is 24 bits
+DEEP = ("PCM_32", "FLOAT", "DOUBLE")  # the best that FLAC has for these is 24 bits
 CHANNELS = {"WAV": 1024, "FLAC": 8, "OGG": 255}
-UNKNOWN = 2**62  # frames or more: libsndfile does not know
-ENDLESS = 0x7FFF0000  # programs that write to a pipe do not know the length, and put in one of this size or more
+UNKNOWN = 2**62  # libsndfile reports so many frames or more if it does not know the length
+ENDLESS = 0x7FFF0000  # programs that write to a pipe do not know the length, and claim one of this size or more
 
 
 class AudioError(ValueError):
-    """A file that cannot be read as audio, or a place where none can be written, with a message for people."""
+    """A file that cannot be read as audio, or a place where none can be written. The message is written for people."""
 
 
 class Info(NamedTuple):
-    """What is in an audio file.
+    """What an audio file contains.
 
     Attributes:
         path: the file.
@@ -39,8 +44,8 @@ class Info(NamedTuple):
         format: container, in libsndfile's words.
         subtype: encoding of the samples, in libsndfile's words.
         peak: largest absolute value; full scale is 1.
-        clipped: samples at full scale that stand between equals.
-        truncated: the file promises more than it has.
+        clipped: how many samples are at full scale and equal to both of their neighbours.
+        truncated: whether the file claims more samples than it has.
     """
 
     path: Path
@@ -55,7 +60,7 @@ class Info(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Length of the recording."""
+        """The length of the recording."""
         return self.frames / self.rate
 
     def warnings(self) -> Iterator[str]:
@@ -63,16 +68,16 @@ class Info(NamedTuple):
         if self.truncated:
             yield f"{self.path} is truncated or damaged: only its first {self.seconds:.2f} s can be read"
         if self.clipped:
-            yield f"{self.path} is clipped (at {self.clipped:,} samples or more): what was cut off does not come back"
+            yield f"{self.path} is clipped (at {self.clipped:,} samples or more): the peaks cannot be restored"
         if not self.peak:
             yield f"{self.path} is silent: there is nothing to clean"
 
 
 def info(path: str | os.PathLike) -> Info:
-    """Look through a whole file, in constant memory.
+    """Read through a whole file, in constant memory.
 
     Raises:
-        AudioError: if it is no audio file, is empty, or has a sample that is not finite.
+        AudioError: if it is not an audio file, is empty, or has a sample that is not finite.
     """
     path = Path(path)
     frames, peak, clipped, broken = 0, 0.0, 0, False
@@ -88,7 +93,7 @@ def info(path: str | os.PathLike) -> Info:
                     )
                 frames, peak = frames + len(x), max(peak, float(np.abs(x).max()))
                 clipped += int(np.sum((x[:-2] == x[1:-1]) & (x[1:-1] == x[2:]) & (np.abs(x[1:-1]) > 0.999)))
-        except sf.LibsndfileError:  # the decoder has lost its way
+        except sf.LibsndfileError:  # the decoder cannot go on
             broken = True
         claimed = re.search(r"^ *(?:data|SSND) : (\d+) \(should be (\d+)\)", file.extra_info, re.MULTILINE)
         short = claimed is not None and int(claimed[2]) < int(claimed[1]) < ENDLESS
@@ -106,25 +111,25 @@ def blocks(source: Info, seconds: float = 10.0) -> Iterator[np.ndarray]:
         for start in range(0, source.frames, size):
             x = file.read(min(size, source.frames - start), dtype="float32", always_2d=True)
             if len(x) < min(size, source.frames - start):
-                raise AudioError(f"{source.path} has become shorter while it was read")
+                raise AudioError(f"{source.path} became shorter while it was being read")
             yield x
 
 
 def read(source: Info) -> np.ndarray:
-    """All samples (frames, channels): for short files."""
+    """All samples (frames, channels) of a short file."""
     return np.concatenate(list(blocks(source)))
 
 
 def check_target(path: str | os.PathLike, inputs: Sequence[str | os.PathLike] = ()) -> Path:
-    """Where a file can be written, links followed.
+    """Check that a file can be written, and return its path with links resolved.
 
     Raises:
-        AudioError: if it is one of the inputs, is no plain file, or its directory is missing or read-only.
+        AudioError: if it is one of the inputs, is not a plain file, or its directory is missing or read-only.
     """
     path = Path(path)
     for other in inputs:
         if path.exists() and Path(other).exists() and path.samefile(other):
-            raise AudioError(f"{path} is an input: it would be overwritten")
+            raise AudioError(f"{path} is an input and would be overwritten: choose another name")
     if path.exists() and not path.is_file():
         raise AudioError(f"{path} is not a file")
     folder = path.resolve().parent
@@ -136,7 +141,7 @@ def check_target(path: str | os.PathLike, inputs: Sequence[str | os.PathLike] = 
 
 
 def check_format(path: str | os.PathLike, like: Info) -> str:
-    """The container that the suffix asks for, if it can hold such a recording."""
+    """The container that the suffix stands for. Raises :class:`AudioError` if it cannot hold such a recording."""
     path = Path(path)
     form = FORMATS.get(path.suffix.lower())
     if form is None:
@@ -149,24 +154,25 @@ def check_format(path: str | os.PathLike, like: Info) -> str:
 
 
 class Writer:
-    """Write a recording like another one, in the format that the suffix asks for; use it as a context.
+    """A context that writes a recording like another one, in the format of the suffix.
 
-    WAV and FLAC keep the encoding of the input (24 bits stay 24 bits; 8 bits become 16, their noise is audible). The
-    samples first go to a hidden file beside the target, as floats: when all are there, the largest is known, and a
-    recording beyond full scale (or beyond the input's own peak, where encoding allows that) is turned down as a whole.
-    Only a complete file gets the target's name; whatever else happens, a target that was there before stays.
-    What a killed run leaves is hidden, and removed by the next one to the same target.
+    WAV and FLAC keep the encoding of the input: 24 bits stay 24 bits, but 8 bits become 16, because their noise is
+    audible. The samples first go to a hidden file beside the target, as floats. When all are there, the largest is
+    known, and a recording beyond full scale (or beyond the input's own peak, if the encoding allows that) is turned
+    down as a whole. Only a complete file gets the target's name; otherwise an old file of that name stays. What a
+    killed run leaves is hidden, and the next run to the same target removes it.
 
     Attributes:
-        gain: what the samples were multiplied by in the end; 1 unless they would have clipped.
+        gain: the factor by which the samples were multiplied at the end, 1 unless they would have clipped.
     """
 
     def __init__(self, path: str | os.PathLike, like: Info):
         self.path, self.like, self.gain, self._peak = Path(path), like, 1.0, 0.0
         self._format = check_format(path, like)
         self._target = check_target(path, [like.path])
-        hidden = lambda kind: self._target.with_name(f".{self._target.name}.{kind}")
-        self._floats, self._partial = hidden("floats"), hidden("partial")
+        self._floats, self._partial = (
+            self._target.with_name(f".{self._target.name}.{kind}") for kind in ("floats", "partial")
+        )
 
     def __enter__(self) -> "Writer":
         with _guarded(self.path):
@@ -199,13 +205,12 @@ class Writer:
                 with _guarded(self.path):
                     self._finish()
         finally:
-            self._partial.unlink(missing_ok=True)
             self._floats.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # a full disk refuses what is still in the buffer
+            with contextlib.suppress(OSError):  # a full disk refuses the rest of the buffer
                 self._handle.close()
 
     def _finish(self) -> None:
-        """Encode the floats, and give the result its name."""
+        """Encode the floats, and give the file its name."""
         self._handle.flush()
         self._handle.seek(0)
         subtype = _subtype(self._format, self.like.subtype)
@@ -213,18 +218,19 @@ class Writer:
         if self._peak > most:
             self.gain = most / self._peak
         channels, frame = self.like.channels, 4 * self.like.channels
-        with open(self._partial, "w+b") as file:
-            form: dict[str, Any] = {"format": self._container(), "subtype": subtype}
-            with sf.SoundFile(file.fileno(), "w", self.like.rate, channels, closefd=False, **form) as out:
+        form: dict[str, Any] = {"format": self._container(), "subtype": subtype}
+        with replacing(self._target, self._partial) as partial:
+            with (
+                open(partial, "x+b") as file,
+                sf.SoundFile(file.fileno(), "w", self.like.rate, channels, closefd=False, **form) as out,
+            ):
                 while piece := self._handle.read(PIECE * frame):
                     out.write(np.frombuffer(piece, np.float32).reshape(-1, channels) * np.float32(self.gain))
-            os.fsync(file.fileno())
-        written = sf.info(self._partial).frames  # libsndfile does not tell of a refused write of a header or a tail
-        if written != self._handle.tell() // frame:
-            raise OSError(errno.ENOSPC, "not everything was written")
-        if self._target.exists():
-            os.chmod(self._partial, stat.S_IMODE(self._target.stat().st_mode))
-        os.replace(self._partial, self._target)
+            written = sf.info(partial).frames  # libsndfile does not report a failed write of a header or a tail
+            if written != self._handle.tell() // frame:
+                raise OSError(errno.ENOSPC, "not everything was written")
+            if self._target.exists():
+                os.chmod(partial, stat.S_IMODE(self._target.stat().st_mode))
 
     def _container(self) -> str:
         size = self._handle.seek(0, os.SEEK_END) * 2
@@ -235,33 +241,28 @@ class Writer:
 
 
 def write_file(path: str | os.PathLike, content: bytes) -> Path:
-    """Write what goes with a recording, whole or not at all."""
+    """Write a file that accompanies a recording, whole or not at all."""
     target = check_target(path)
-    partial = target.with_name(f".{target.name}.partial")
-    try:
-        with _guarded(Path(path)):
-            partial.write_bytes(content)
-            os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with _guarded(Path(path)), replacing(target, target.with_name(f".{target.name}.partial")) as partial:
+        partial.write_bytes(content)
     return Path(path)
 
 
 @contextlib.contextmanager
 def _guarded(path: Path) -> Iterator[None]:
-    """Refusals of the operating system, and of libsndfile, in words."""
+    """Turn a refusal of the operating system or of libsndfile into a :class:`RunError`."""
     try:
         yield
     except (OSError, sf.LibsndfileError) as error:
-        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if getattr(error, "errno", None) in NO_ROOM:
             raise RunError(f"no room left on the disk of {path}: it was not written") from error
         raise RunError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 class _Stream(sf.SoundFile):
-    """A file that is read from its beginning to its end.
+    """A file that is read from beginning to end.
 
-    soundfile seeks after each read, which fails at the end of a FLAC file that is cut off or of unknown length.
+    soundfile seeks after each read, which fails at the end of a FLAC file that is truncated or of unknown length.
     """
 
     def seekable(self) -> bool:
@@ -284,7 +285,7 @@ def _open(path: Path) -> sf.SoundFile:
 
 
 def _subtype(form: str, subtype: str) -> str:
-    """How to encode samples that came as `subtype`."""
+    """The encoding for samples that were read as `subtype`."""
     if subtype in KEPT[form]:
         return subtype
     return "VORBIS" if form == "OGG" else "PCM_24" if subtype in DEEP else "PCM_16"

@@ -10,34 +10,48 @@ import jax.numpy as jnp
 import numpy as np
 
 from hamcmc import samplers
+from hamcmc.inference.progress import Progress, Status, shown
 from hamcmc.speech import model, spectrum
 from hamcmc.speech.dictionary import BINS, Dictionary, load
 from hamcmc.speech.guess import BINS as GUESSED
 from hamcmc.speech.guess import guess
 from hamcmc.speech.pair import pair
+from hamcmc.store.errors import NonFinite
 
 STRETCH = 8.0  # seconds that are cleaned at a time
-FADE = 0.5  # seconds in which one stretch gives way to the next
+FADE = 0.5  # seconds over which one stretch fades into the next
 FRAMES = 256  # stretches are padded to a multiple of so many, so that few shapes are compiled
 
 
 class Recipe(NamedTuple):
-    """A sampler, its options and its step size."""
+    """How a sampler is run.
+
+    Attributes:
+        options: its options.
+        step_size: ε.
+        per_bin: options that are divided by N, the number of bins of a stretch, as ε then is.
+
+    Only pSGLD needs `per_bin`. Its metric is H = 1 / (λ + √v), where v averages the squares of ḡ, the **mean** of the
+    gradient over the bins. The sum over the bins is Nḡ. A metric from sums, with λ and ε, moves as one from means does
+    with λ/N and ε/N: √v and λ are N times smaller, H is N times larger, and both εH and the variance 2εH of the noise
+    stay the same. λ = 1 and ε = 0.03 were chosen for sums, so that they fit stretches of every length.
+    """
 
     options: dict[str, Any]
     step_size: float
+    per_bin: tuple[str, ...] = ()
 
 
 RECIPES = {
     "sgld": Recipe({}, 0.01),
-    "psgld": Recipe({"regularizer": 1.0}, 0.03),
+    "psgld": Recipe({"regularizer": 1.0}, 0.03, per_bin=("regularizer",)),
     "hamcmc": Recipe({"memory": 5, "gamma": 0.1, "damping": 10.0}, 0.1),
     "ensemble_hamcmc": Recipe({"pairs": 2, "gamma": 1.0, "metric": None}, 0.02),
 }
 
 
 class Quality(NamedTuple):
-    """What to sample with, how long, and how many of the last iterations to average over."""
+    """The sampler, how many iterations it takes, and how many of the last ones are averaged."""
 
     sampler: str
     iterations: int
@@ -52,8 +66,9 @@ class Cleaned(NamedTuple):
 
     Attributes:
         audio: (samples, channels).
-        draws: (draws, samples, channels), draws from the posterior, if asked for.
-        sd: (channels, frequencies, frames), posterior standard deviation of the clean spectrum, if asked for.
+        draws: (draws, samples, channels), draws from the posterior; None without ``draws=``.
+        sd: (channels, frequencies, frames), posterior standard deviation of the clean spectrum; None without
+            ``uncertainty=True``.
         frequencies: of the rows of `sd`, in Hz.
         frame_seconds: from one of its columns to the next.
     """
@@ -78,11 +93,11 @@ def denoise(
     uncertainty: bool = False,
     length: int | None = None,
     prior: model.Prior = model.Prior(),
-    progress: Callable[[float], None] | None = None,
+    progress: bool | Progress | None = None,
 ) -> Iterator[Cleaned]:
-    """Clean speech, stretch by stretch: memory does not grow with the recording.
+    """Clean speech stretch by stretch, so that memory does not grow with the recording.
 
-    Channels are cleaned each by itself.
+    Each channel is cleaned by itself.
 
     Args:
         blocks: the noisy recording, arrays (samples, channels) of any lengths, in order.
@@ -90,13 +105,17 @@ def denoise(
         dictionary: spectra of speech; the default is the one that comes with the package.
         quality: ``"fast"`` or ``"best"``.
         sampler: ``"sgld"``, ``"psgld"``, ``"hamcmc"`` or ``"ensemble_hamcmc"``, instead of the quality's.
-        iterations: of the sampler, instead of the quality's.
-        seed: of all random numbers.
-        draws: so many posterior draws of the clean recording.
+        iterations: iterations of the sampler, instead of the quality's.
+        seed: everything random follows from it.
+        draws: how many posterior draws of the clean recording to return.
         uncertainty: whether to return posterior standard deviations.
-        length: samples of the whole recording, for `progress`.
-        prior: of the model.
-        progress: gets the fraction done.
+        length: samples of the whole recording, which `progress` needs to tell the fraction done.
+        prior: the prior of the model.
+        progress: True for a progress bar, None for one if stderr is a terminal, or a function that is called with a
+            :class:`~hamcmc.inference.progress.Status`.
+
+    Raises:
+        NonFinite: the sampler became NaN or infinite even with small steps.
 
     Example:
         >>> import numpy as np
@@ -106,7 +125,7 @@ def denoise(
         >>> clean.shape
         (8000, 1)
     """
-    spectrum.transform(rate)  # a rate that is too low is an error at once
+    spectrum.transform(rate)  # raises at once if the rate is too low
     if quality not in QUALITIES:
         raise ValueError(f"quality must be one of {', '.join(QUALITIES)}, not {quality!r}")
     chosen = QUALITIES[quality]
@@ -124,30 +143,31 @@ def denoise(
     clean = partial(clean_stretch, rate=rate, dictionary=dictionary, quality=chosen, draws=draws, prior=prior)
     fade, done, tail = round(FADE * rate), 0, None
     ramp = np.sin(np.linspace(0, math.pi / 2, fade + 2)[1:-1])[:, None] ** 2
-    for number, (noisy, new) in enumerate(stretches(blocks, round(STRETCH * rate), fade)):
-        channels = [clean(x, jax.random.key(hash_of(seed, number, c))) for c, x in enumerate(noisy.T)]
-        sounds = np.stack([c[0] for c in channels], -1)  # (1 + draws, samples, channels)
-        if tail is not None:
-            n = min(fade, sounds.shape[1])
-            sounds[:, :n] = ramp[:n] * sounds[:, :n] + (1 - ramp[:n]) * tail[:, :n]
-        tail = sounds[:, new:]
-        sounds = sounds[:, :new].astype(np.float32)
-        done += new
-        frames = math.ceil(new / (rate * spectrum.HOP_SECONDS))
-        sd = np.stack([c[1][:, :frames] for c in channels]) if uncertainty else None
-        frequencies = spectrum.transform(rate).f
-        yield Cleaned(sounds[0], sounds[1:] if draws else None, sd, frequencies, spectrum.HOP_SECONDS)
-        if progress and length:
-            progress(min(1.0, done / length))
+    with shown(progress, "denoising") as show:
+        for number, (noisy, new) in enumerate(stretches(blocks, round(STRETCH * rate), fade)):
+            channels = [clean(x, jax.random.key(hash_of(seed, number, c))) for c, x in enumerate(noisy.T)]
+            sounds = np.stack([c[0] for c in channels], -1)  # (1 + draws, samples, channels)
+            if tail is not None:
+                n = min(fade, sounds.shape[1])
+                sounds[:, :n] = ramp[:n] * sounds[:, :n] + (1 - ramp[:n]) * tail[:, :n]
+            tail = sounds[:, new:]
+            sounds = sounds[:, :new].astype(np.float32)
+            done += new
+            frames = math.ceil(new / (rate * spectrum.HOP_SECONDS))
+            sd = np.stack([c[1][:, :frames] for c in channels]) if uncertainty else None
+            frequencies = spectrum.transform(rate).f
+            yield Cleaned(sounds[0], sounds[1:] if draws else None, sd, frequencies, spectrum.HOP_SECONDS)
+            if length:
+                show(Status(min(1.0, done / length), f"{done / rate:.0f} s"))
 
 
 def hash_of(seed: int, stretch: int, channel: int) -> int:
-    """A seed of their own for each channel of each stretch."""
+    """A seed for one channel of one stretch."""
     return int(np.random.SeedSequence((seed, stretch, channel)).generate_state(1)[0])
 
 
 def stretches(blocks: Iterable[np.ndarray], size: int, fade: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Stretches that overlap by `fade` samples, and how many of each to give out; the last is the longest."""
+    """Stretches that overlap by `fade` samples, and how many samples of each to return. The last is the longest."""
     held: list[np.ndarray] = []
     count = 0
     for block in blocks:
@@ -165,12 +185,15 @@ def stretches(blocks: Iterable[np.ndarray], size: int, fade: int) -> Iterator[tu
 
 
 @lru_cache
-def maker(name: str) -> Callable[[model.Estimator], samplers.Sampler]:
-    """How a recipe's sampler is made; the same object each time, so that a program is compiled once."""
-    make = getattr(samplers, name)
-    return lambda estimator: make(
-        estimator if name in samplers.FROM_POSTERIOR else estimator.grad, **RECIPES[name].options
-    )
+def maker(name: str) -> Callable[[model.SpeechTarget], samplers.Sampler]:
+    """A function that makes a recipe's sampler. It is the same object each time, so that a program is compiled once."""
+
+    def make(target: model.SpeechTarget) -> samplers.Sampler:
+        recipe = RECIPES[name]
+        scaled = {k: recipe.options[k] / target.size for k in recipe.per_bin}
+        return samplers.build(name, target, **recipe.options | scaled)
+
+    return make
 
 
 def clean_stretch(
@@ -193,15 +216,19 @@ def clean_stretch(
     stretch = prepare(power[:bins] / level, dictionary.rows(bins))
     key, noise = jax.random.split(key)
     found = steady(key, stretch, prior, quality, min(draws, quality.kept // model.EACH))
-    cut = lambda x: extend(np.asarray(x)[..., :bins, : X.shape[1]].astype(float), len(X))
-    seen = stretch.power  # powers are extended relative to what was heard
+
+    def cut(x: Any) -> np.ndarray:
+        """Without the padding, and up to the highest frequency."""
+        return extend(np.asarray(x)[..., :bins, : X.shape[1]].astype(float), len(X))
+
+    seen = stretch.power  # powers are extended relative to the noisy ones
     share, energy = cut(found.share), cut(found.power / jnp.exp(seen)) * power
     singles = [(cut(a), cut(b / jnp.exp(seen)) * power) for a, b in found.draws]
     sounds = [spectrum.synthesise(share * X, rate, len(noisy))]
     for i, k in enumerate(jax.random.split(noise, draws) if draws else ()):
         one_share, one_energy = singles[i % len(singles)]  # more draws than looks share their scales
-        # Given the scales, a normal draw with the mean and the variance of the clean bin. Four frames overlap, over
-        # which the synthesis averages independent bins: twice their size gives the sound its own variance.
+        # Given the scales, a normal draw with the mean and the variance of the clean bin. Four frames overlap, and the
+        # synthesis averages their independent bins: twice the deviation gives the sound the right variance.
         variance = np.maximum(one_energy - (one_share * np.abs(X)) ** 2, 0)
         z = np.asarray(jax.random.normal(k, (2, *X.shape)))
         sounds.append(
@@ -213,9 +240,9 @@ def clean_stretch(
 def steady(
     key: jax.Array, stretch: model.Stretch, prior: model.Prior, quality: Quality, draws: int, halvings: int = 6
 ) -> model.Filter:
-    """Sample; where a chain turns non-finite, again with half the step."""
-    table = pair(prior.alpha, prior.noise_alpha)
-    step_size = 2 * RECIPES[quality.sampler].step_size
+    """Sample, and if a chain becomes non-finite, sample again with half the step."""
+    table, recipe = pair(prior.alpha, prior.noise_alpha), RECIPES[quality.sampler]
+    step_size = 2 * recipe.step_size / (stretch.power.size if recipe.per_bin else 1)
     for _ in range(1 + halvings):
         step_size /= 2
         found = model.sample(
@@ -231,16 +258,22 @@ def steady(
         )
         if bool(jnp.all(jnp.isfinite(found.share) & jnp.isfinite(found.power))):
             return found
-    raise ValueError(f"{quality.sampler} turned non-finite down to step size {step_size:g}; try --sampler sgld")
+    raise NonFinite(
+        f"{quality.sampler} became non-finite at every step size down to {step_size:g}: try the sampler sgld"
+    )
 
 
 def prepare(power: np.ndarray, W: np.ndarray) -> model.Stretch:
-    """A stretch for the sampler: padded to whole minibatches and to few lengths."""
+    """A stretch for the sampler, padded to whole minibatches and to a multiple of :data:`FRAMES`."""
     power = power + 1e-8
     speech, noise = guess(power)
     bins, frames = power.shape
     shape = (-bins % model.EVERY, -frames % FRAMES)
-    pad = lambda x: jnp.asarray(np.pad(x, ((0, shape[0]), (0, shape[1]))), jnp.float32)
+
+    def pad(x: np.ndarray) -> jax.Array:
+        """Zeros for the bins that are not in the recording."""
+        return jnp.asarray(np.pad(x, ((0, shape[0]), (0, shape[1]))), jnp.float32)
+
     half = math.log(2)  # E|s|² = Φ v with Φ near 2
     guessed = (np.arange(bins + shape[0]) < min(GUESSED, bins)).astype(np.float32)
     W = np.pad(W, ((0, shape[0]), (0, 0)), constant_values=1e-9)
@@ -249,7 +282,7 @@ def prepare(power: np.ndarray, W: np.ndarray) -> model.Stretch:
 
 
 def extend(x: np.ndarray, bins: int, top: int = 64) -> np.ndarray:
-    """Above what the dictionary covers, the mean of its uppermost 2 kHz."""
+    """Repeat the mean of the uppermost 2 kHz that the dictionary covers up to the highest frequency."""
     more = bins - x.shape[-2]
     if more <= 0:
         return x

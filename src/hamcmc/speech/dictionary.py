@@ -1,6 +1,6 @@
-"""Dictionaries of speech: spectra whose mixtures with non-negative weights are those of clean speech."""
+"""Dictionaries of speech: spectra whose mixtures with non-negative weights are the spectra of clean speech."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from hamcmc.inference.progress import Progress, Status, shown
 from hamcmc.speech import audio, spectrum
-from hamcmc.store.files import reading
+from hamcmc.store.files import reading, replacing
 
-ALPHA = 1.2  # of speech
+ALPHA = 1.2  # the index of speech
 BINS = 257  # up to 8 kHz
-FRAMES = 60_000  # kept of all the speech that training reads: eight minutes
-FLOOR = 1e-3  # power below which a frame, relative to its file's mean, is a pause
+FRAMES = 60_000  # how many frames training keeps of all the speech that it reads: eight minutes
+FLOOR = 1e-3  # a frame with less power than this, relative to the mean of its file, is a pause
 SHIPPED = "dictionary.npz"
 
 
@@ -29,8 +30,8 @@ class Dictionary(NamedTuple):
     """Spectra of speech.
 
     Attributes:
-        W: (bins, components), the columns of which add up to 1; bin f is at f · 31.25 Hz.
-        alpha: the index of the stable law whose scales to the power α they are.
+        W: (bins, components), with columns that add up to 1; bin f is at f · 31.25 Hz.
+        alpha: the index of the stable law. The spectra are its scales to the power α.
         source: where the speech came from, and its licence.
     """
 
@@ -39,7 +40,7 @@ class Dictionary(NamedTuple):
     source: str = ""
 
     def rows(self, bins: int) -> np.ndarray:
-        """Its spectra up to so many bins."""
+        """The spectra up to the given number of bins."""
         return self.W[:bins]
 
 
@@ -52,7 +53,7 @@ def load(path: Path | None = None) -> Dictionary:
         raise FileNotFoundError(f"no dictionary at {path}")
     with reading(path, "is not a dictionary", DictionaryError):
         if not is_zipfile(path):
-            raise ValueError("it is no .npz file")
+            raise ValueError("it is not an .npz file")
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             W, alpha = np.asarray(file["W"], np.float32), float(file["alpha"])
             spacing, source = float(file["bin_hertz"]), str(file["source"])
@@ -65,19 +66,14 @@ def load(path: Path | None = None) -> Dictionary:
 
 def save(dictionary: Dictionary, path: Path) -> None:
     """Write a dictionary, whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            np.savez_compressed(
-                file,
-                W=dictionary.W.astype(np.float16),
-                alpha=dictionary.alpha,
-                bin_hertz=spectrum.BIN_HERTZ,
-                source=dictionary.source,
-            )
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path, path.with_name(f".{path.name}.partial")) as partial, partial.open("xb") as file:
+        np.savez_compressed(
+            file,
+            W=dictionary.W.astype(np.float16),
+            alpha=dictionary.alpha,
+            bin_hertz=spectrum.BIN_HERTZ,
+            source=dictionary.source,
+        )
 
 
 def train(
@@ -88,12 +84,12 @@ def train(
     updates: int = 200,
     seed: int = 0,
     source: str = "",
-    progress: Callable[[float], None] | None = None,
+    progress: bool | Progress | None = None,
 ) -> Dictionary:
     """Learn a dictionary from files of clean speech.
 
-    Reads file after file and keeps a random sample of their frames (equally likely, however many there are), so that
-    memory does not grow with the speech. Then :math:`|X|^α ≈ WH` by the multiplicative updates for the Kullback–Leibler
+    It reads one file after the other and keeps a random sample of their frames, all equally likely, so that memory does
+    not grow with the speech. Then it fits :math:`|X|^α ≈ WH` by multiplicative updates for the Kullback–Leibler
     divergence.
 
     Args:
@@ -101,37 +97,46 @@ def train(
         rank: components.
         alpha: index of speech.
         updates: multiplicative updates.
-        seed: of the sample and the start.
-        source: to be kept with the dictionary.
-        progress: gets the fraction done.
+        seed: everything random follows from it.
+        source: where the speech comes from, to be stored with the dictionary.
+        progress: True for a progress bar, None for one if stderr is a terminal, or a function that is called with a
+            :class:`~hamcmc.inference.progress.Status`.
     """
     if rank < 1:
         raise ValueError(f"rank must be at least 1, not {rank}")
+    with shown(progress, "training") as show:
+        frames = _some_frames(files, seed, show)
+        if len(frames) < rank:
+            raise ValueError(f"these files have only {len(frames)} frames of speech: too few for {rank} components")
+        V = jnp.asarray(frames.T**alpha + 1e-7)
+        W = jax.random.choice(jax.random.key(seed), V, (rank,), replace=False, axis=1) + 1e-6
+        factors = W / W.sum(0), jnp.broadcast_to(V.sum(0) / rank, (rank, V.shape[1]))
+        for done in range(0, updates, 10):
+            factors = update(V, factors, min(10, updates - done))
+            show(Status(0.5 + 0.5 * min(done + 10, updates) / updates, "fitting"))
+    return Dictionary(np.asarray(factors[0]), alpha, source)
+
+
+def _some_frames(files: Sequence[Path], seed: int, show: Progress) -> np.ndarray:
+    """At most :data:`FRAMES` random frames of all files, by reservoir sampling."""
     generator = np.random.default_rng(seed)
     kept, seen = np.zeros((FRAMES, BINS), np.float32), 0
     for i, path in enumerate(files):
         for frames in speech_frames(path):
-            for frame in frames:  # reservoir sampling
+            for frame in frames:
                 place = seen if seen < FRAMES else int(generator.integers(seen + 1))
                 if place < FRAMES:
                     kept[place] = frame
                 seen += 1
-        if progress:
-            progress((i + 1) / len(files) / 2)
-    if seen < rank:
-        raise ValueError(f"only {seen} frames of speech in these files: too few for {rank} components")
-    V = jnp.asarray(kept[:seen].T ** alpha + 1e-7)
-    W = jax.random.choice(jax.random.key(seed), V, (rank,), replace=False, axis=1) + 1e-6
-    factors = W / W.sum(0), jnp.broadcast_to(V.sum(0) / rank, (rank, V.shape[1]))
-    for done in range(0, updates, 10):
-        factors = update(V, factors, min(10, updates - done))
-        if progress:
-            progress(0.5 + 0.5 * min(done + 10, updates) / updates)
-    return Dictionary(np.asarray(factors[0]), alpha, source)
+        show(Status((i + 1) / len(files) / 2, "reading"))
+    return kept[:seen]
 
 
 def speech_frames(path: Path) -> Iterator[np.ndarray]:
-    """Magnitudes (frames, bins) of what is not pause, at unit mean power over the file; zero above its own rate."""
+    """Magnitudes (frames, bins) of all frames but pauses, at unit mean power over the file.
+
+    They are zero above half of the file's sample rate.
+    """
     source = audio.info(path)
     total, count = 0.0, 0
     for block in audio.blocks(source, 30.0):
@@ -147,7 +152,7 @@ def speech_frames(path: Path) -> Iterator[np.ndarray]:
 
 @jax.jit
 def update(V: jax.Array, factors: tuple[jax.Array, jax.Array], times: int) -> tuple[jax.Array, jax.Array]:
-    """Multiplicative updates of V ≈ WH, where the columns of W add up to 1."""
+    """Multiplicative updates of V ≈ WH. The columns of W add up to 1."""
 
     def once(_, factors):
         W, H = factors

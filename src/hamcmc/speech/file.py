@@ -3,25 +3,25 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hamcmc._check import at_least
+from hamcmc.inference.progress import Progress
 from hamcmc.speech import audio
 from hamcmc.speech.denoise import denoise
 
 STRETCH = 10.0  # seconds per read
-COLUMNS = 1200  # of a picture against time: what a screen can show
+COLUMNS = 1200  # of a picture against time: as many as a screen can show
 
 
 class Pooled:
-    """Power (frequencies, frames) over time, averaged into a picture of at most `COLUMNS` columns as it comes in.
+    """A picture of power over time, with at most `COLUMNS` columns, to which frames are added as they come in.
 
     Attributes:
-        seconds: time that the picture stands for.
+        seconds: the time that the picture covers.
         frequencies: of its rows, in Hz.
     """
 
@@ -30,7 +30,7 @@ class Pooled:
         self._sums, self._counts, self._frames = np.zeros((0, columns)), np.zeros(columns), 0
 
     def add(self, power: np.ndarray, frequencies: np.ndarray, frame_seconds: float) -> None:
-        """Append frames."""
+        """Append power (frequencies, frames)."""
         if not len(self._sums):
             self.frequencies, self._sums = frequencies, np.zeros((len(frequencies), len(self._counts)))
         when = (self._frames + np.arange(power.shape[1])) * frame_seconds
@@ -41,7 +41,7 @@ class Pooled:
 
     @property
     def rms(self) -> np.ndarray:
-        """Root of the mean power (frequencies, columns); of a short recording only the columns that got a frame."""
+        """Root of the mean power (frequencies, columns), without columns that got no frame, as in a short recording."""
         there = self._counts > 0
         return np.sqrt(self._sums[:, there] / self._counts[there])
 
@@ -52,9 +52,9 @@ class Done(NamedTuple):
     Attributes:
         source: the noisy recording.
         files: the clean one, then the posterior draws.
-        gains: of each file; 1 unless it would have clipped.
-        seconds: time that it took.
-        uncertainty: the posterior sd of the clean speech per time and frequency, if asked for.
+        gains: the gain of each file, 1 unless it would have clipped.
+        seconds: how long it took.
+        uncertainty: the posterior sd of the clean speech per time and frequency; None without ``uncertainty=True``.
     """
 
     source: audio.Info
@@ -65,12 +65,12 @@ class Done(NamedTuple):
 
     @property
     def real_time_factor(self) -> float:
-        """Time that it took per time of the recording."""
+        """How long it took, divided by the length of the recording."""
         return self.seconds / self.source.seconds
 
 
 def draw_files(out: str | os.PathLike, draws: int) -> list[Path]:
-    """Where posterior draws go: beside the clean recording."""
+    """The files of the posterior draws, beside the clean recording."""
     out = Path(out)
     return [out.with_name(f"{out.stem}-draw{i}{out.suffix}") for i in range(1, draws + 1)]
 
@@ -81,18 +81,20 @@ def denoise_file(
     *,
     draws: int = 0,
     uncertainty: bool = False,
-    progress: Callable[[float], None] | None = None,
+    progress: bool | Progress | None = None,
     **options: Any,
 ) -> Done:
     """Clean a recording, with constant memory.
 
     Args:
-        source: the noisy recording (WAV, FLAC, OGG, or what else libsndfile reads), or what is known of it.
-        out: the file to write; its suffix (.wav, .flac, .ogg) says how. It appears when it is complete.
-        draws: so many posterior draws of the clean recording, in files beside `out`.
-        uncertainty: keep a picture of the posterior sd.
-        progress: gets the fraction done.
-        options: of :func:`hamcmc.speech.denoise.denoise`.
+        source: the noisy recording (WAV, FLAC, OGG, or anything else that libsndfile reads), or its
+            :class:`~hamcmc.speech.audio.Info`.
+        out: the file to write; its suffix (.wav, .flac, .ogg) sets the format. It appears when it is complete.
+        draws: how many posterior draws of the clean recording to write, to files beside `out`.
+        uncertainty: whether to keep a picture of the posterior sd.
+        progress: True for a progress bar, None for one if stderr is a terminal, or a function that is called with a
+            :class:`~hamcmc.inference.progress.Status`.
+        **options: those of :func:`hamcmc.denoise`.
     """
     source = source if isinstance(source, audio.Info) else audio.info(source)
     files = [Path(out), *draw_files(out, at_least("draws", draws, 0))]

@@ -1,8 +1,8 @@
-"""First guesses of what is speech and what is noise, around which the model's priors lie.
+"""First guesses of speech and noise, on which the model's priors are centred.
 
-Below 4 kHz a small convolutional network, which has heard speech in generated noises, looks at 1.3 s around each frame
-and says how loud speech and noise are in each bin. Above, the noise is tracked by the probability that speech is
-present, which needs no training; speech is what exceeds it.
+Below 4 kHz a small convolutional network, trained on speech in generated noises, looks at 1.3 s around each frame and
+predicts how loud speech and noise are in each bin. Above 4 kHz the noise is tracked by the probability that speech is
+present, which needs no training, and speech is the power above the noise.
 """
 
 from functools import lru_cache
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-BINS = 129  # that the network sees: up to 4 kHz
+BINS = 129  # the bins that the network sees, up to 4 kHz
 DILATIONS = (1, 2, 4, 8, 16, 32, 1, 4)
 WEIGHTS = "guess.npz"
 
@@ -23,7 +23,7 @@ def guess(power: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     noise = presence_noise(power)
     speech = np.log(np.maximum(power - noise, 0.1 * noise))
     noise = np.log(noise)
-    # The network knows frames that are 16 ms apart: it sees those with even and with odd numbers by themselves.
+    # The network was trained on frames that are 16 ms apart, so even and odd frames go through it separately.
     for phase in (0, 1):
         low = power[:BINS, phase::2].T
         if len(low):
@@ -33,7 +33,8 @@ def guess(power: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _padded(frames: np.ndarray, multiple: int = 64) -> np.ndarray:
-    """Frames up to a multiple, so that few shapes are compiled; the mirror image, which has the same statistics."""
+    """Pad frames to a multiple, so that few shapes are compiled, with their mirror image: its statistics are the
+    same."""
     more = -len(frames) % multiple
     return np.pad(frames, ((0, more), (0, 0)), mode="symmetric").astype(np.float32)
 
@@ -77,9 +78,9 @@ def presence_noise(power: np.ndarray, first: int = 8, memory: float = 0.8, loud:
 
     Args:
         power: |x|².
-        first: frames at the start that are taken for noise.
+        first: how many frames at the start are taken for noise.
         memory: of the recursive average.
-        loud: signal-to-noise ratio of speech where it is present.
+        loud: the signal-to-noise ratio of speech where it is present.
     """
     floor = 1e-10 * power.mean() + 1e-30
     noise, presence = power[:, :first].mean(1) + floor, np.full(len(power), 0.5)
@@ -87,7 +88,9 @@ def presence_noise(power: np.ndarray, first: int = 8, memory: float = 0.8, loud:
     for t in range(power.shape[1]):
         likely = 1 / (1 + (1 + loud) * np.exp(-np.minimum(power[:, t] / noise, 200) * loud / (1 + loud)))
         presence = 0.9 * presence + 0.1 * likely
-        likely = np.where(presence > 0.99, np.minimum(likely, 0.99), likely)  # or a rise of the noise would stay unseen
+        likely = np.where(
+            presence > 0.99, np.minimum(likely, 0.99), likely
+        )  # else a rise of the noise would go unnoticed
         noise = memory * noise + (1 - memory) * (likely * noise + (1 - likely) * power[:, t]) + 1e-30
         tracked[:, t] = noise + floor
     return tracked

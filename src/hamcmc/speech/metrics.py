@@ -1,12 +1,17 @@
 """How close an estimate of speech is to the clean recording: SDR, SI-SDR and STOI."""
 
 import warnings
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.fft import irfft, rfft
 from scipy.fft import next_fast_len
 from scipy.linalg import solve_toeplitz
+
+from hamcmc._require import needs
+
+LABELS = (("SDR (dB)", 2), ("SI-SDR (dB)", 2), ("STOI", 3))  # name and digits of each score, in the order of Scores
 
 
 class Scores(NamedTuple):
@@ -18,18 +23,22 @@ class Scores(NamedTuple):
 
 
 def scores(reference: np.ndarray, estimate: np.ndarray, rate: int) -> Scores:
-    """All of them, of recordings (frames, channels)."""
+    """All three scores of recordings (frames, channels)."""
     _check(reference, estimate)
     pairs = list(zip(*(np.reshape(x, (len(x), -1)).T for x in (reference, estimate))))
-    mean = lambda score, *more: float(np.mean([score(s, e, *more) for s, e in pairs]))
+
+    def mean(score: Callable[..., float], *more: int) -> float:
+        """Over channels."""
+        return float(np.mean([score(s, e, *more) for s, e in pairs]))
+
     return Scores(mean(sdr), mean(si_sdr), mean(stoi, rate))
 
 
 def sdr(reference: np.ndarray, estimate: np.ndarray, taps: int = 512) -> float:
     """Signal-to-distortion ratio in dB, as in BSS-eval.
 
-    The target is the projection of the estimate on the reference and its `taps` - 1 delays: whatever a filter of that
-    length does to the speech is forgiven, the rest of the estimate is distortion, at best 100 dB below. With `taps` = 1
+    The target is the projection of the estimate on the reference and its `taps` - 1 delays. Whatever a filter of that
+    length does to the speech is forgiven; the rest of the estimate is distortion, at best 100 dB below. With `taps` = 1
     only a change of level is forgiven.
 
     References:
@@ -65,7 +74,8 @@ def stoi(reference: np.ndarray, estimate: np.ndarray, rate: int) -> float:
         Taal, Hendriks, Heusdens, Jensen: An algorithm for intelligibility prediction of time–frequency weighted noisy
         speech. 2011.
     """
-    from pystoi import stoi as pystoi
+    with needs("pystoi", "audio"):
+        from pystoi import stoi as pystoi
 
     s, e = _check(reference, estimate)
     with warnings.catch_warnings():
@@ -77,11 +87,11 @@ def stoi(reference: np.ndarray, estimate: np.ndarray, rate: int) -> float:
 
 
 def _ratio(target: float, whole: float) -> float:
-    """Target over the rest, in dB; the rest of a perfect estimate is rounding, about 150 dB down."""
+    """Target over the rest, in dB. The rest of a perfect estimate is rounding, about 150 dB below."""
     return float(10 * np.log10(target / max(whole - target, 1e-15 * whole)))
 
 
 def _check(reference: np.ndarray, estimate: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if np.shape(reference) != np.shape(estimate) or not np.size(reference):
-        raise ValueError(f"shapes must be equal, and not empty: {np.shape(reference)} and {np.shape(estimate)}")
+        raise ValueError(f"shapes must be equal and not empty, got {np.shape(reference)} and {np.shape(estimate)}")
     return np.asarray(reference, np.float64), np.asarray(estimate, np.float64)

@@ -1,19 +1,20 @@
 r"""The model of a noisy spectrogram, and its sampler.
 
 A bin is x = s + n (:mod:`hamcmc.speech.pair`). The scales of speech are a factorization with a dictionary W learned
-from clean speech, those of the noise a level that moves slowly around a first guess m:
+from clean speech. Those of the noise are a level that moves slowly around a first guess m:
 
 .. math:: \log v^s_{ft} = \tfrac{2}{α_s} \log [WH]_{ft}, \qquad
     \log v^n_{ft} = m_{ft} + \sum_l δ_{fl} B_{lt},
 
-with hat functions B of time, normal priors on log H, on δ and on its steps, and, where a first guess of
-the speech is at hand, a normal one on :math:`\log v^s` around it. The unknowns are log H and δ. A minibatch is every
-tenth frequency with all of its frames, so that each gradient sees every H.
+with hat functions B of time and normal priors on log H, on δ and on its steps. Where there is a first guess of the
+speech, :math:`\log v^s` has a normal prior around it. The unknowns are log H and δ. A minibatch is every tenth
+frequency with all of its frames, so that each gradient sees every H.
 
 The estimate of the clean spectrogram is the posterior mean, :math:`E[s | x]`: the average over draws of a Wiener-like
 filter.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,14 +22,17 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from hamcmc.inference.many import Turn, advance
+from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.noise import standard_normal
 from hamcmc.speech.pair import Pair
+from hamcmc.target.protocol import Target, unbiased
 
 PyTree = Any
 
 
 class Prior(NamedTuple):
-    """What is believed before: see the module's formulas.
+    """The prior of the unknowns, in the symbols of the module's formulas.
 
     Attributes:
         alpha: index of speech.
@@ -56,7 +60,7 @@ class Stretch(NamedTuple):
 
     Attributes:
         power: log |x|².
-        there: 1 for bins that are there and 0 for padding.
+        there: 1 for bins of the recording and 0 for padding.
         speech: first guess of log v of speech.
         noise: first guess of log v of noise.
         guessed: (F,), 1 where the guess of speech counts.
@@ -77,7 +81,7 @@ class Filter(NamedTuple):
     Attributes:
         share: E[s | x] / x.
         power: E[|s|² | x].
-        draws: (draws, 2, F, T), share and power for single draws of the scales, spread evenly over those kept.
+        draws: (draws, 2, F, T), share and power for single draws of the scales, spread evenly over the kept ones.
     """
 
     share: Array
@@ -87,6 +91,7 @@ class Filter(NamedTuple):
 
 EVERY = 10  # a minibatch has one in so many frequencies
 EACH = 5  # one in so many of the last iterations is looked at
+SPREAD = 0.3  # of an ensemble's replicas at the start, in units of the metric
 
 
 def log_scales(position: PyTree, stretch: Stretch, prior: Prior) -> tuple[Array, Array]:
@@ -102,7 +107,7 @@ def hats(frames: int, knot: int) -> Array:
 
 
 def log_prior(position: PyTree, there: Array, prior: Prior) -> Array:
-    """Log-density of log H and of the noise's moves, but for a constant."""
+    """Log-density of log H and of the noise's level, up to a constant."""
     H, noise = position["H"], position["noise"]
     size = (H - jnp.log(prior.median)) / prior.spread
     away, drift = noise / prior.noise_sd, jnp.diff(noise, axis=1) / prior.drift_sd
@@ -110,20 +115,23 @@ def log_prior(position: PyTree, there: Array, prior: Prior) -> Array:
 
 
 def log_likelihood(position: PyTree, stretch: Stretch, pair: Pair, prior: Prior) -> Array:
-    """Log-density of the bins of a stretch, with the prior that ties speech to its first guess."""
+    """The sum over the bins of their log-density and of the prior that ties speech to its first guess."""
     speech, noise = log_scales(position, stretch, prior)
     tie = stretch.guessed[:, None] * ((speech - stretch.speech) / prior.speech_sd) ** 2
     return jnp.sum(stretch.there * (pair.log_density(speech, noise, stretch.power) - 0.5 * tie))
 
 
-def minibatch(position: PyTree, stretch: Stretch, first: Array) -> tuple[PyTree, Stretch]:
-    """Every tenth frequency from `first` on."""
-    rows = lambda x: lax.dynamic_index_in_dim(x.reshape(-1, EVERY, *x.shape[1:]), first, 1, keepdims=False)
+def rows_from(position: PyTree, stretch: Stretch, first: Array) -> tuple[PyTree, Stretch]:
+    """Every tenth frequency of a stretch from `first` on, and the unknowns that it depends on."""
+
+    def rows(x: Array) -> Array:
+        return lax.dynamic_index_in_dim(x.reshape(-1, EVERY, *x.shape[1:]), first, 1, keepdims=False)
+
     return position | {"noise": rows(position["noise"])}, Stretch(*map(rows, stretch))
 
 
 def start(stretch: Stretch, prior: Prior, updates: int = 30) -> PyTree:
-    """log H of the dictionary's fit to the first guess of speech (multiplicative updates); the noise unmoved."""
+    """A start: log H fits the first guess of speech, by multiplicative updates, and the noise is at its own guess."""
     target = jnp.exp(prior.alpha / 2 * stretch.speech)
     norm = stretch.W.sum(0)[:, None]
 
@@ -137,7 +145,7 @@ def start(stretch: Stretch, prior: Prior, updates: int = 30) -> PyTree:
 
 
 def metric(position: PyTree, stretch: Stretch, prior: Prior) -> PyTree:
-    """Rough posterior variances at a start, in whose units the samplers move."""
+    """Rough posterior variances at a start. Samplers move in their units."""
     parts = jnp.exp(position["H"])
     whole = stretch.W @ parts + 1e-30
     # A component's information is large where it makes most of a bin.
@@ -147,13 +155,65 @@ def metric(position: PyTree, stretch: Stretch, prior: Prior) -> PyTree:
     return {"H": 1 / (1 / prior.spread**2 + curvature * information), "noise": 1 / knots}
 
 
+class SpeechTarget(Target):
+    """The density of a stretch, at positions in units of the metric around the start.
+
+    A datum is a bin, and a minibatch is the number of the first of its rows: every tenth frequency with all of its
+    frames. N, the :attr:`size`, counts all F × T bins of the stretch. Those that are padding have the log-likelihood 0.
+    The prior that ties speech to its first guess counts as a part of the likelihood, because it is a term of each bin.
+
+    Args:
+        stretch: the data.
+        pair: the table of the two sources.
+        prior: of the unknowns.
+    """
+
+    mirror = None
+
+    def __init__(self, stretch: Stretch, pair: Pair, prior: Prior):
+        self.stretch, self.pair, self.prior = stretch, pair, prior
+        self.size = stretch.power.size
+        self.origin = start(stretch, prior)
+        self.root = jax.tree.map(jnp.sqrt, metric(self.origin, stretch, prior))
+
+    def constrain(self, position: PyTree) -> PyTree:
+        """log H and the noise's level δ."""
+        return jax.tree.map(lambda o, r, x: o + r * x, self.origin, self.root, position)
+
+    def log_prior(self, position: PyTree) -> Array:
+        """Log-density of the unknowns, up to a constant."""
+        return log_prior(self.constrain(position), self.stretch.there, self.prior)
+
+    def minibatch_log_likelihood(self, position: PyTree, minibatch: Array) -> Array:
+        """The sum over the bins of a minibatch."""
+        return log_likelihood(*rows_from(self.constrain(position), self.stretch, minibatch), self.pair, self.prior)
+
+    def log_density(self, position: PyTree, minibatch: Array) -> Array:
+        """−Ũ, the unbiased estimate of the log-density."""
+        likelihood = self.minibatch_log_likelihood(position, minibatch)
+        return unbiased(self.log_prior(position), likelihood, EVERY)
+
+    def grad(self, position: PyTree, minibatch: Array) -> PyTree:
+        """−∇Ũ."""
+        return jax.grad(self.log_density)(position, minibatch)
+
+    def mean_likelihood_grad(self, position: PyTree, minibatch: Array) -> PyTree:
+        """ḡ, the mean over the bins of a minibatch, padding included, of the gradient of their log-likelihood."""
+        total = jax.grad(self.minibatch_log_likelihood)(position, minibatch)
+        return jax.tree.map(lambda g: g / (self.size // EVERY), total)
+
+    def combine(self, position: PyTree, mean_grad: PyTree) -> PyTree:
+        """The prior's gradient + N ḡ."""
+        return unbiased(jax.grad(self.log_prior)(position), mean_grad, self.size)
+
+
 @partial(jax.jit, static_argnames=("prior", "make", "iterations", "kept", "every", "draws"))
 def sample(
     key: Array,
     stretch: Stretch,
     pair: Pair,
     prior: Prior,
-    make: Any,
+    make: Callable[[SpeechTarget], Sampler],
     step_size: Array,
     iterations: int,
     kept: int,
@@ -163,31 +223,39 @@ def sample(
     """Run a sampler, and average the filter over its last draws.
 
     Args:
-        make: ``estimator -> Sampler``.
+        key: everything random follows from it.
+        stretch: the data.
+        pair: the table of the two sources.
+        prior: of the unknowns.
+        make: makes the sampler from the target.
+        step_size: ε.
+        iterations: steps in all.
         kept: how many of the last iterations count.
         every: one in so many of those is used.
         draws: how many single filters to return, at most kept // every.
     """
-    origin = start(stretch, prior)
-    root = jax.tree.map(jnp.sqrt, metric(origin, stretch, prior))
-    back = lambda position: jax.tree.map(lambda o, r, x: o + r * x, origin, root, position)
-
-    def log_density(position, first):
-        position = back(position)
-        few = log_likelihood(*minibatch(position, stretch, first), pair, prior)
-        return log_prior(position, stretch.there, prior) + EVERY * few
-
-    sampler = make(Estimator(log_density, lambda position: log_prior(back(position), stretch.there, prior)))
+    target = SpeechTarget(stretch, pair, prior)
+    sampler = make(target)
     n = kept // every
 
-    def step(state, key):
-        rows, noise = jax.random.split(key)
-        return sampler.step(noise, state, jax.random.randint(rows, (), 0, EVERY), step_size)[0], None
+    def steps(state: Any, keys: Array) -> Any:
+        """One step for each key, on a minibatch of its own."""
 
-    def collect(carry, at):
+        def turn(i: Array) -> Turn:
+            rows, noise = jax.random.split(keys[i])
+            return Turn(noise, jax.random.randint(rows, (), 0, EVERY), step_size)
+
+        return advance(sampler, state, turn, 0, len(keys))[0]
+
+    def look(position: PyTree) -> Array:
+        """Share and power at one position."""
+        scales = log_scales(target.constrain(position), stretch, prior)
+        return jnp.stack(pair.share_and_power(*scales, stretch.power))
+
+    def collect(carry: tuple, at: tuple) -> tuple[tuple, None]:
         state, mean, single = carry
         key, i = at
-        state, _ = lax.scan(step, state, jax.random.split(key, every))
+        state = steps(state, jax.random.split(key, every))
         found = newest = look(state.position) if sampler.replicas == 1 else jax.vmap(look)(state.position)
         if sampler.replicas > 1:
             found, newest = found.mean(0), found[0]
@@ -195,35 +263,13 @@ def sample(
             single = single.at[i * draws // n].set(newest)
         return (state, mean + (found - mean) / (i + 1), single), None
 
-    def look(position):
-        scales = log_scales(back(position), stretch, prior)
-        return jnp.stack(pair.share_and_power(*scales, stretch.power))
-
     burn, rest, first = jax.random.split(key, 3)
-    zeros = jax.tree.map(jnp.zeros_like, origin)
-    if sampler.replicas > 1:  # replicas learn the curvature from each other: they must differ
+    zeros = jax.tree.map(jnp.zeros_like, target.origin)
+    if sampler.replicas > 1:  # replicas learn the curvature from each other and must differ
         copies = jax.tree.map(lambda x: jnp.broadcast_to(x, (sampler.replicas, *x.shape)), zeros)
-        zeros = jax.tree.map(lambda z: 0.3 * z, standard_normal(first, copies))
-    state = sampler.init(zeros)
-    state, _ = lax.scan(step, state, jax.random.split(burn, iterations - kept))
+        zeros = jax.tree.map(lambda z: SPREAD * z, standard_normal(first, copies))
+    state = steps(sampler.init(zeros), jax.random.split(burn, iterations - kept))
     shape = (2, *stretch.power.shape)
     carry = state, jnp.zeros(shape), jnp.zeros((draws, *shape))
     (_, mean, single), _ = lax.scan(collect, carry, (jax.random.split(rest, n), jnp.arange(n)))
     return Filter(mean[0], mean[1], single)
-
-
-class Estimator:
-    """What samplers ask of a posterior."""
-
-    def __init__(self, log_density: Any, log_prior: Any):
-        self.log_likelihood = log_density
-        self.grad = jax.grad(log_density)
-        self.prior_grad = jax.grad(log_prior)
-
-    def mean_likelihood_grad(self, position: PyTree, first: Array) -> PyTree:
-        """Gradient of the log-likelihood."""
-        return jax.tree.map(jnp.subtract, self.grad(position, first), self.prior_grad(position))
-
-    def combine(self, position: PyTree, likelihood: PyTree) -> PyTree:
-        """That of the log-density from it."""
-        return jax.tree.map(jnp.add, likelihood, self.prior_grad(position))

@@ -6,8 +6,8 @@ twice a positive stable variable (:func:`hamcmc.stable.distributions.impulse`), 
 .. math:: p(x) = E\, N_c(x; 0, Φ_s v_s + Φ_n v_n), \qquad
     E[s | x] = x\, E\Big[\frac{Φ_s v_s}{Φ_s v_s + Φ_n v_n} \Big| x\Big]
 
-depend, but for a factor :math:`1/v_n`, on two numbers alone: log v_s/v_n and log |x|²/v_n. A table of both functions
-replaces the Metropolis steps on Φ: the same posterior of the scales, without the impulses' own slow mixing.
+depend, up to a factor :math:`1/v_n`, on two numbers alone: log v_s/v_n and log |x|²/v_n. A table of both functions
+replaces the Metropolis steps on Φ. The posterior of the scales is the same, without the slow mixing of the impulses.
 """
 
 from functools import lru_cache
@@ -29,9 +29,13 @@ class Pair(NamedTuple):
     table: Array
 
     def look(self, ratio: Array, power: Array) -> tuple[Array, ...]:
-        """The five functions, linearly interpolated; outside of the table, those at its edge."""
+        """The five functions, linearly interpolated. Outside the table they have the values at its edge."""
         last = POINTS - 1
-        at = lambda x, k: jnp.clip((x - LOWEST[k]) / (HIGHEST[k] - LOWEST[k]) * last, 0, last * (1 - 1e-6))
+
+        def at(x: Array, k: int) -> Array:
+            """Where x lies on axis k of the table."""
+            return jnp.clip((x - LOWEST[k]) / (HIGHEST[k] - LOWEST[k]) * last, 0, last * (1 - 1e-6))
+
         a, b = at(ratio, 0), at(power, 1)
         i, j = a.astype(jnp.int32), b.astype(jnp.int32)
         u, v, corner = (a - i)[..., None], (b - j)[..., None], i * POINTS + j
@@ -40,7 +44,7 @@ class Pair(NamedTuple):
         return tuple(jnp.moveaxis((1 - u) * low + u * high, -1, 0))
 
     def log_density(self, speech: Array, noise: Array, power: Array) -> Array:
-        """log p(x), from log v_s, log v_n and log |x|²; its gradient comes from the table, too."""
+        """log p(x), from log v_s, log v_n and log |x|². Its gradient comes from the table, too."""
         return _log_density(self.table, speech, noise, power)
 
     def share(self, speech: Array, noise: Array, power: Array) -> Array:
@@ -87,8 +91,11 @@ def pair(speech_alpha: float, noise_alpha: float) -> Pair:
             half = jnp.exp(power) / (2 * variance)
             terms = mass - jnp.log(2 * jnp.pi * variance) - half
             weights = jax.nn.softmax(terms)
-            mean = lambda f: jnp.dot(weights, f)
-            # Given both impulses s is normal: its mean a share of x, its variance that share of the other's.
+
+            def mean(f: Array) -> Array:
+                return jnp.dot(weights, f)
+
+            # Given both impulses, s is normal: its mean is a share of x, its variance that share of the noise's.
             energy = mean(share**2) * jnp.exp(power) + 2 * mean(speech * (1 - share))
             slopes = mean(share * (half - 1)), -mean(half)
             return jnp.stack([jax.nn.logsumexp(terms), *slopes, mean(share), jnp.log(energy)])
@@ -100,13 +107,13 @@ def pair(speech_alpha: float, noise_alpha: float) -> Pair:
 
 
 def impulse_nodes(alpha: float, mass: float = 0.04, width: float = 0.4) -> tuple[np.ndarray, np.ndarray]:
-    r"""Φ = 2X at points, with their masses: cells of log X of at most so much mass and so wide.
+    r"""Φ = 2X at the centres of cells of log X, and the masses of the cells, at most `mass` each and `width` wide.
 
     The distribution function of a positive stable X of index a is an integral over one angle (Kanter):
     :math:`P(X ≤ x) = \frac1π ∫_0^π \exp(-A(u)\, x^{-a/(1-a)})\, du`.
     """
     if not 0 < alpha <= 2:
-        raise ValueError(f"alpha must lie in (0, 2], not {alpha}")
+        raise ValueError(f"alpha must be in (0, 2], got {alpha}")
     if alpha == 2:
         return np.array([2.0], np.float32), np.array([1.0])
     a = alpha / 2

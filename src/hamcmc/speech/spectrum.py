@@ -1,7 +1,7 @@
 """The short-time spectra that all of the speech package works on.
 
-Frames of 32 ms, 8 ms apart, whatever the sample rate: a bin is 31.25 Hz wide (within half a percent, as a hop is a
-whole number of samples), so that dictionaries and priors fit every recording without resampling it.
+Frames last 32 ms and are 8 ms apart, whatever the sample rate. A bin is then 31.25 Hz wide (within half a percent, as a
+hop is a whole number of samples), so that dictionaries and priors fit every recording without resampling.
 """
 
 from functools import lru_cache
@@ -22,7 +22,7 @@ def transform(rate: int) -> ShortTimeFFT:
     Scaled so that white noise of variance 1 has power 1 in every bin.
     """
     if rate < LOWEST_RATE:
-        raise ValueError(f"sampled at {rate} Hz: speech needs at least {LOWEST_RATE} Hz")
+        raise ValueError(f"the recording is sampled at {rate} Hz: speech needs at least {LOWEST_RATE} Hz")
     hop = round(rate * HOP_SECONDS)
     window = np.sqrt(hann(4 * hop, sym=False))
     return ShortTimeFFT(window / np.linalg.norm(window), hop, rate)
@@ -36,6 +36,6 @@ def analyse(signal: np.ndarray, rate: int) -> np.ndarray:
 
 
 def synthesise(spectra: np.ndarray, rate: int, samples: int) -> np.ndarray:
-    """The signal of so many samples; the inverse of :func:`analyse`, also for spectra that no signal has."""
+    """The signal with the given number of samples: the inverse of :func:`analyse`, for any spectra."""
     stft = transform(rate)
     return stft.istft(spectra, k1=max(samples, stft.m_num))[:samples]

@@ -1,4 +1,4 @@
-"""Sources that add up to a matrix, each with heavy tails: draws of alpha-stable factorizations."""
+"""Alpha-stable factorizations: draws of heavy-tailed sources that add up to a matrix."""
 
 from hamcmc.stable.model import Prior, Source, estimate_alpha
 from hamcmc.stable.separation import AlphaStableMF, Factors, alpha_stable_mf, separate

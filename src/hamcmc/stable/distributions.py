@@ -19,7 +19,8 @@ def positive_stable(key: Array, a: Any, shape: tuple[int, ...] = (), dtype: Any 
     .. math:: X = \frac{\sin aU}{(\sin U)^{1/a}} \left(\frac{\sin (1-a)U}{E}\right)^{(1-a)/a},
         \qquad U ∼ \mathrm{Uniform}(0, π), \; E ∼ \mathrm{Exp}(1)
 
-    in logarithms, for X spans many orders of magnitude; above the largest number of the type it is infinite.
+    computed in logarithms, because X spans many orders of magnitude. It is infinite above the largest number of the
+    type.
 
     References:
         Kanter, Stable densities under change of scale and total variation inequalities, 1975.
@@ -31,16 +32,21 @@ def log_positive_stable(key: Array, a: Any, shape: tuple[int, ...] = (), dtype: 
     """The logarithm of :func:`positive_stable`: finite where the number itself is not."""
     key_angle, key_size = jax.random.split(key)
     dtype = jax.dtypes.canonicalize_dtype(dtype)
-    # The heavy tail is where U is near π: draw the distance from there, which keeps its digits.
+    # The heavy tail is where U is near π, so draw the distance from π, which keeps its digits.
     rest = jnp.pi * jax.random.uniform(key_angle, shape, dtype, minval=jnp.finfo(dtype).tiny)
     angle = jnp.pi - rest
     log_e = jnp.log(jax.random.exponential(key_size, shape, dtype))
-    log_sin = lambda x: jnp.log(jnp.maximum(jnp.sin(x), jnp.finfo(dtype).tiny))
+
+    def log_sin(x: Array) -> Array:
+        """log sin x, finite at 0 and π."""
+        return jnp.log(jnp.maximum(jnp.sin(x), jnp.finfo(dtype).tiny))
+
     return log_sin(a * angle) - log_sin(rest) / a + (1 - a) / a * (log_sin((1 - a) * angle) - log_e)
 
 
 def impulse(key: Array, alpha: Any, shape: tuple[int, ...] = (), dtype: Any = float) -> Array:
-    """Φ with which √Φ · N_c(0, σ²) is complex isotropic SαS of scale σ: twice a positive stable of index α/2."""
+    """Φ for which √Φ · N_c(0, σ²) is complex isotropic SαS of scale σ: twice a positive stable variable of index
+    α/2."""
     return 2 * positive_stable(key, jnp.asarray(alpha) / 2, shape, dtype)
 
 

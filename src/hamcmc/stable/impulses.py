@@ -1,7 +1,7 @@
 """The impulses Φ of alpha-stable entries, by Metropolis steps.
 
-Kanter's representation makes Φ a function of an angle and an exponential variable, whose densities are simple, while
-that of Φ is not. A step proposes both from the prior (``"prior"``, the paper's way, hardly ever accepted where |x|² is
+Kanter's representation makes Φ a function of an angle and an exponential variable. Their densities are simple, while
+that of Φ is not. A step proposes both from the prior (``"prior"``, as in the paper; hardly ever accepted where |x|² is
 far above V), or by a random walk on the logit of the angle and the logarithm of the exponential (``"walk"``).
 """
 
@@ -26,19 +26,23 @@ def log_impulse(latent: Array, alpha: Any) -> Array:
     """log Φ from the logit of the angle and the logarithm of the exponential variable (Kanter)."""
     a = jnp.asarray(alpha, latent.dtype) / 2
     angle, rest = jnp.pi * jax.nn.sigmoid(latent[0]), jnp.pi * jax.nn.sigmoid(-latent[0])
-    log_sin = lambda x: jnp.log(jnp.maximum(jnp.sin(x), jnp.finfo(latent.dtype).tiny))
-    # sin U is sin(π − U): of the smaller of the two, which has its digits.
+
+    def log_sin(x: Array) -> Array:
+        """log sin x, finite at 0 and π."""
+        return jnp.log(jnp.maximum(jnp.sin(x), jnp.finfo(latent.dtype).tiny))
+
+    # sin U equals sin(π − U): take the smaller of the two, which has all its digits.
     log_sin_u = log_sin(jnp.minimum(angle, rest))
     return math.log(2) + log_sin(a * angle) - log_sin_u / a + (1 - a) / a * (log_sin((1 - a) * angle) - latent[1])
 
 
 def log_latent_density(latent: Array) -> Array:
-    """Of the logit of a uniform angle and the logarithm of an exponential variable."""
+    """The log-density of the logit of a uniform angle and the logarithm of an exponential variable."""
     return jax.nn.log_sigmoid(latent[0]) + jax.nn.log_sigmoid(-latent[0]) + latent[1] - jnp.exp(latent[1])
 
 
 def draw_latent(u: Array, v: Array) -> Array:
-    """From their prior by two uniform numbers; small u are large angles, and they keep their digits."""
+    """Both variables from their prior, by two uniform numbers. Small u are large angles, which keep their digits."""
     return jnp.stack([jnp.log1p(-u) - jnp.log(u), jnp.log(-jnp.log(v))])
 
 
@@ -48,13 +52,13 @@ def uniforms(key: Array, number: int, shape: tuple[int, ...]) -> Array:
     words, count = jax.random.key_data(key), lax.iota(jnp.uint32, math.prod(shape))
     if words.shape != (2,):  # another generator
         words = jax.random.bits(key, (2,), jnp.uint32)
-    bits = 23 if dtype == jnp.float32 else 32  # so that half a unit more is a number, too
+    bits = 23 if dtype == jnp.float32 else 32  # half a unit more must be representable, too
 
     def pair(i):
         both = threefry(words[0], words[1], jnp.full_like(count, i), count)
         return tuple(((x >> np.uint32(32 - bits)).astype(dtype) + 0.5) * dtype.type(2.0**-bits) for x in both)
 
-    # Through a loop, or the compiler would draw them anew at each place of use.
+    # A loop keeps the compiler from drawing them anew at each place of use.
     pairs = lax.map(pair, jnp.arange(-(-number // 2), dtype=jnp.uint32))
     return jnp.concatenate(pairs)[:number].reshape(number, *shape)
 
@@ -62,7 +66,13 @@ def uniforms(key: Array, number: int, shape: tuple[int, ...]) -> Array:
 class Metropolis(NamedTuple):
     """Metropolis steps for impulses, one source after the other.
 
-    State: an array (sources, 3, rows, columns) of the two variables of Kanter's representation, and log Φ.
+    The state is an array (sources, 3, rows, columns) of the two variables of Kanter's representation, and log Φ.
+
+    Attributes:
+        alphas: the indices of the sources.
+        dof: 2 for complex entries, 1 for real ones.
+        proposal: one of :data:`PROPOSALS`.
+        sweeps: how often a call goes over all sources.
     """
 
     alphas: Any
@@ -71,9 +81,10 @@ class Metropolis(NamedTuple):
     sweeps: int
 
     def start(self, log_v: Array, log_power: Array) -> Array:
-        """Impulses to start from, as large as the data ask for: else large entries throw W and H far away."""
+        """Impulses to start from, as large as the data require: with smaller ones, large entries throw W and H far
+        off."""
         wanted = log_power - logsumexp(log_v, 0)
-        grid = jnp.stack([jnp.linspace(0, 40, 400), jnp.zeros(400)])  # from the median angle on, where log Φ increases
+        grid = jnp.stack([jnp.linspace(0, 40, 400), jnp.zeros(400)])  # above the median angle, log Φ increases
 
         def source(alpha):
             latent = jnp.stack([jnp.interp(wanted, log_impulse(grid, alpha), grid[0]), jnp.zeros_like(wanted)])
@@ -84,16 +95,19 @@ class Metropolis(NamedTuple):
     def __call__(
         self, key: Array, state: Array, log_v: Array, log_power: Array, observed: Array | None
     ) -> tuple[Array, Array]:
-        """All sweeps; the new state, and of each source the part of the proposals that was accepted."""
+        """All sweeps: the new state, and the fraction of accepted proposals of each source."""
         kinds = ("prior", "walk") if self.proposal == "both" else (self.proposal,)
 
         def source(below, parts):
             key, old, log_v, above, alpha = parts
             others = jnp.logaddexp(below, above)
-            density = lambda log_phi: (
-                (1.0 if observed is None else observed)
-                * log_normal(log_power, jnp.logaddexp(others, log_phi + log_v), self.dof)
-            )
+
+            def density(log_phi: Array) -> Array:
+                """Of the entries, given log Φ of this source."""
+                return (1.0 if observed is None else observed) * log_normal(
+                    log_power, jnp.logaddexp(others, log_phi + log_v), self.dof
+                )
+
             accepted = jnp.zeros(())
             u = uniforms(key, 3 * len(kinds), log_power.shape)
             for n, kind in enumerate(kinds):
@@ -103,7 +117,7 @@ class Metropolis(NamedTuple):
 
         def sweep(i, carry):
             state, accepted = carry
-            # Sources above are as they were, those below as they are now: no sum ever has a term taken away.
+            # Sums of the sources above (still old) and below (already new) are kept, so that nothing is subtracted.
             terms = state[:, 2] + log_v
             nothing = jnp.full_like(log_power, -jnp.inf)
             above = jnp.concatenate([lax.cumlogsumexp(terms, 0, reverse=True)[1:], nothing[None]])
@@ -131,27 +145,35 @@ def _metropolis_step(u: Array, kind: str, old: Array, density: Callable, alpha: 
 def _swap(
     key: Array, state: Array, log_v: Array, log_power: Array, observed: Array | None, alphas: Array, dof: int
 ) -> Array:
-    """Let two random sources change roles: a large entry is due to one of them, and single steps never swap them.
+    """Let two random sources change roles. A large entry is due to one of them, and single steps never swap them.
 
-    Large Φ have log Φ ≈ logit/a + c − (1−a)/a log E. The proposal swaps what that makes of Φ [WH]^(2/α), by new logits:
-    it is its own inverse, and keeps volumes.
+    Large Φ have log Φ ≈ logit/a + c − (1−a)/a log E. The proposal chooses new logits that swap this approximation of
+    Φ [WH]^(2/α) between the two sources. It is its own inverse and preserves volumes.
     """
     key_one, key_other, key_accept = jax.random.split(key, 3)
     sources, a = len(alphas), alphas / 2
     one = jax.random.randint(key_one, (), 0, sources)
     other = (one + jax.random.randint(key_other, (), 1, sources)) % sources
     c = jnp.log(jnp.sin(jnp.pi * a)) - jnp.log(jnp.pi) / a + (1 - a) / a * jnp.log(jnp.sin(jnp.pi * (1 - a)))
-    rest = lambda s: c[s] - (1 - a[s]) / a[s] * state[s, 1] + log_v[s]
-    size = lambda s: state[s, 0] / a[s] + rest(s)
+
+    def rest(s: Array) -> Array:
+        """What log Φ [WH]^(2/α) of source s is about, less its logit's part."""
+        return c[s] - (1 - a[s]) / a[s] * state[s, 1] + log_v[s]
+
+    def size(s: Array) -> Array:
+        """About log Φ [WH]^(2/α) of source s."""
+        return state[s, 0] / a[s] + rest(s)
 
     def moved(s, r):
         latent = jnp.stack([a[s] * (size(r) - rest(s)), state[s, 1]])
         return jnp.concatenate([latent, log_impulse(latent, alphas[s])[None]])
 
     new = state.at[one].set(moved(one, other)).at[other].set(moved(other, one))
-    density = lambda x: (
-        (1.0 if observed is None else observed) * log_normal(log_power, logsumexp(x[:, 2] + log_v, 0), dof)
-        + jnp.sum(jax.vmap(log_latent_density)(x[:, :2]), 0)
-    )
+
+    def density(x: Array) -> Array:
+        """Of the entries and of the latent variables."""
+        entries = (1.0 if observed is None else observed) * log_normal(log_power, logsumexp(x[:, 2] + log_v, 0), dof)
+        return entries + jnp.sum(jax.vmap(log_latent_density)(x[:, :2]), 0)
+
     yes = jnp.log(uniforms(key_accept, 1, log_power.shape)[0]) < density(new) - density(state)
     return jnp.where(yes, new, state)

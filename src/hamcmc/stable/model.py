@@ -7,8 +7,8 @@ Sources add up, :math:`X = \sum_s X^s`, and each has independent symmetric α-st
 
 with an α, a W and an H of its own. Given impulses :math:`Φ_{ij}`, twice a positive stable variable of index α/2, all
 is Gaussian: :math:`X_{ij} ∼ N(0, V_{ij})` with :math:`V = \sum_s Φ^s [W^s H^s]^{2/α_s}`, the variance of the real part,
-and of the imaginary part where there is one. The mean of a source is then the gain :math:`Φ^s [W^s H^s]^{2/α_s} / V`
-times X: a Wiener filter, which averages over all that is not known. :mod:`hamcmc.stable` samples it.
+and of the imaginary part where there is one. The mean of a source is then X times the gain
+:math:`Φ^s [W^s H^s]^{2/α_s} / V`, a Wiener filter. :mod:`hamcmc.stable` averages it over the posterior of all unknowns.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,6 +21,7 @@ from jax import Array
 from jax.scipy.special import logsumexp
 
 from hamcmc import _check
+from hamcmc.target.protocol import Target, unbiased
 
 PyTree = Any
 
@@ -28,22 +29,22 @@ PyTree = Any
 class Prior(NamedTuple):
     """Generalized gamma prior GG(a, b, −2/α) of W or H: x^(2/α) is inverse gamma with shape a and scale b^(2/α).
 
-    Numbers, or arrays that go with W (rows × rank) or H (rank × columns). Without b the scale is taken from the data.
-    """
+    a and b are numbers, or arrays that broadcast to W (rows × rank) or H (rank × columns). Without b, the scale is
+    taken from the data."""
 
     a: Any = 1.0
     b: Any = None
 
 
 class Source(NamedTuple):
-    """One of the sources that add up.
+    """One of the sources that add up to X.
 
     Attributes:
         rank: K, the number of components.
         alpha: index of the stable law in (0, 2]; 2 is Gaussian.
-        W: rows × rank, where it is known; None where it is sampled.
-        prior_W: of a W that is sampled.
-        prior_H: of H.
+        W: rows × rank, if it is known; None if it is to be sampled.
+        prior_W: the prior of a W that is sampled.
+        prior_H: the prior of H.
     """
 
     rank: int
@@ -54,10 +55,10 @@ class Source(NamedTuple):
 
 
 def estimate_alpha(X: Any) -> float:
-    """α from the spread of log|x| about its row and column means, so for scales of rank one; less where they are not.
+    """Estimate α from the spread of log|x| about its row and column means.
 
-    Var log|x| is π²/6α² for complex entries and π²/6 (1/α² + 1/2) for real ones.
-    """
+    The estimate assumes scales of rank one, and is too small where they are not. Var log|x| is π²/6α² for complex
+    entries and π²/6 (1/α² + 1/2) for real ones."""
     X = checked(X)
     logs = np.log(np.abs(np.where(X == 0, np.nan, X)))
     rows, columns = X.shape
@@ -66,7 +67,7 @@ def estimate_alpha(X: Any) -> float:
     seen = np.isfinite(logs)
     if not (seen.any(0).all() and seen.any(1).all()):
         raise ValueError("an estimate of alpha needs an entry in every row and column")
-    for _ in range(20):  # of a complete matrix the first turn is exact
+    for _ in range(20):  # for a complete matrix, the first turn is exact
         logs = logs - np.nanmean(logs, 1, keepdims=True)
         logs = logs - np.nanmean(logs, 0, keepdims=True)
     free = max(seen.sum() - rows - columns + 1, 1)
@@ -75,21 +76,21 @@ def estimate_alpha(X: Any) -> float:
 
 
 class Model(NamedTuple):
-    """A checked model: arrays, and :class:`Form`, which compiled programs are made for.
+    """A checked model: its arrays, and its :class:`Form`, for which programs are compiled.
 
     Attributes:
-        log_power: log |x|², of missing entries any number.
-        observed: 1 where there is an entry, 0 where not; None where there are no missing ones.
-        size: how many entries there are.
-        fixed: W of the sources that have one, else None.
-        priors: (W, H) of each source, b in our units.
-        start: W and H of each source.
+        log_power: log |x|²; any number for a missing entry.
+        observed: 1 for an entry and 0 for a missing one; None if no entry is missing.
+        size: the number of entries that are not missing, an array so that one program serves all counts.
+        fixed: W of each source that has a given one, else None.
+        priors: those of (W, H) of each source, with b in the model's units.
+        start: the W and H of each source to start from.
         form: the rest.
     """
 
     log_power: Array
     observed: Array | None
-    size: Array
+    size: Any
     fixed: tuple[Array | None, ...]
     priors: tuple[tuple[Prior, Prior], ...]
     start: tuple[dict[str, Array], ...]
@@ -97,8 +98,13 @@ class Model(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The indices of the sources, 2 for complex or 1 for real entries, and whether W and H are sampled themselves, and
-    folded back, instead of their logarithms."""
+    """What a compiled program depends on besides the shapes of arrays.
+
+    Attributes:
+        alphas: the indices of the sources.
+        dof: 2 for complex entries, 1 for real ones.
+        mirror: whether W and H themselves are sampled and folded back at 0, instead of their logarithms.
+    """
 
     alphas: tuple[float, ...]
     dof: int
@@ -106,6 +112,7 @@ class Form(NamedTuple):
 
 
 def checked(X: Any) -> np.ndarray:
+    """X in double precision. Raises a ValueError that says what is wrong with it."""
     X = np.asarray(X)
     if X.dtype.kind not in "fciu":
         raise ValueError(f"X must be a matrix of real or complex numbers, got dtype {X.dtype}")
@@ -122,24 +129,28 @@ def checked(X: Any) -> np.ndarray:
 
 
 def build(X: np.ndarray, sources: Sequence[Source], positivity: str) -> tuple[Model, float]:
-    """The model in its units, and what the unit is."""
+    """The model in its own units, and the unit: the geometric mean of |x|."""
     sources = list(sources)
     if not sources or not all(isinstance(s, Source) for s in sources):
         raise ValueError("sources must be a list of one Source or more")
     magnitude, shape = np.abs(X), X.shape
     seen = ~np.isnan(magnitude)
     unit = float(np.exp(np.mean(np.log(magnitude[seen & (magnitude > 0)]))))
-    rng = np.random.default_rng(0)  # components that start alike would stay alike for long
+    rng = np.random.default_rng(0)  # components that start alike would long stay alike
+
+    def jitter(*shape: int) -> Array:
+        """Random factors around 1."""
+        return jnp.asarray(np.exp(0.3 * rng.standard_normal(shape)), float)
+
     fixed, priors, start = [], [], []
     for n, s in enumerate(sources):
         alpha, rank = _index(s.alpha, n), _check.at_least(f"rank of source {n}", s.rank, 1)
         W = _dictionary(s.W, (shape[0], rank), n)
         size_W = 1.0 if W is None else float(W.mean())
-        share = 1 / (rank * len(sources) * size_W)  # what H then is in our units, of a source with its share of X
+        share = 1 / (rank * len(sources) * size_W)  # H of a source that has its share of X, in the model's units
         prior_W = _prior(s.prior_W, "W", n, (shape[0], rank), 1.0, 1.0)
         prior_H = _prior(s.prior_H, "H", n, (rank, shape[1]), share, unit**alpha)
-        jitter = lambda *shape: jnp.asarray(np.exp(0.3 * rng.standard_normal(shape)), float)
-        # Where W is free, H starts where its prior has most of its mass, and W makes up for it.
+        # Where W is free, H starts where its prior has most of its mass, and W compensates for that.
         size_H = share if W is not None else float(np.mean(prior_H.b * prior_H.a ** (-alpha / 2)))
         free = {"H": size_H * jitter(rank, shape[1])}
         if W is None:
@@ -177,7 +188,7 @@ def _dictionary(W: Any, shape: tuple[int, int], n: int) -> np.ndarray | None:
 
 
 def _prior(prior: Prior, name: str, n: int, shape: tuple[int, int], b: float, unit: float) -> Prior:
-    """With arrays as numbers, and b in our units."""
+    """The prior with arrays for numbers, and b in the model's units."""
     found = Prior(np.asarray(prior.a, float), np.asarray(b if prior.b is None else np.asarray(prior.b, float) / unit))
     for what, value in found._asdict().items():
         if not (np.isfinite(value) & (value > 0)).all():
@@ -185,20 +196,19 @@ def _prior(prior: Prior, name: str, n: int, shape: tuple[int, int], b: float, un
         try:
             np.broadcast_to(value, shape)
         except ValueError:
-            raise ValueError(f"{what} of the prior of {name} in source {n} does not go with shape {shape}") from None
+            raise ValueError(f"{what} of the prior of {name} in source {n} does not fit the shape {shape}") from None
     return Prior(*(jnp.asarray(v, float) for v in found))
 
 
 def factors(model: Model, position: PyTree) -> list[tuple[Array, Array]]:
     """(W, H) of each source from an unconstrained position."""
-    positive = (lambda x: x) if model.form.mirror else jnp.exp
-    return [
-        (positive(p["W"]) if W is None else W, positive(p["H"])) for W, p in zip(model.fixed, position, strict=True)
-    ]
+    if not model.form.mirror:
+        position = jax.tree.map(jnp.exp, position)
+    return [(p["W"] if W is None else W, p["H"]) for W, p in zip(model.fixed, position, strict=True)]
 
 
 def log_prior(model: Model, position: PyTree) -> Array:
-    """log p(W) + log p(H), of logarithms with their Jacobian."""
+    """log p(W) + log p(H), with the Jacobian where logarithms are sampled."""
     total = jnp.zeros(())
     for alpha, priors, p in zip(model.form.alphas, model.priors, position, strict=True):
         for prior, x in ((priors[0], p.get("W")), (priors[1], p["H"])):
@@ -225,7 +235,15 @@ def log_normal(log_power: Array, log_variance: Array, dof: int) -> Array:
 
 
 class Block(NamedTuple):
-    """What a step sees: its rows, its columns (None: all), log |x|², which are observed, and log Φ of each source."""
+    """The minibatch of a step: a block of rows and columns.
+
+    Attributes:
+        rows: their numbers.
+        columns: their numbers; None for all columns.
+        log_power: log |x|² of the block.
+        observed: which of its entries are not missing; None for all.
+        log_phi: log Φ of each source.
+    """
 
     rows: Array
     columns: Array | None
@@ -234,42 +252,66 @@ class Block(NamedTuple):
     log_phi: Array
 
 
-class Target:
-    """−∇Ũ of W and H given the impulses on a block, as the samplers want it."""
+class StableTarget(Target):
+    """The density of W and H given the impulses.
+
+    A datum is an entry of X, and a minibatch is a :class:`Block`. N, the :attr:`size`, counts the entries that are not
+    missing. A block's sum is scaled by the entries of X over the entries of the block, missing ones included in both:
+    blocks are drawn among all of them.
+
+    Args:
+        model: the data, the priors and the form.
+        mirror: folds a position back into its support, if positions are the factors themselves.
+    """
 
     def __init__(self, model: Model, mirror: Callable[[PyTree], PyTree] | None = None):
-        self.model, self.mirror, self.size = model, mirror, model.size
-        # An ensemble takes gradients of several replicas at once: each of them with its own impulses.
-        self.grad = jax.custom_batching.custom_vmap(self._grad)
+        self.model, self.mirror = model, mirror
+        self.size = model.size  # traced inside a compiled program
+        # An ensemble takes gradients of several replicas at once, each with its own impulses.
+        self._grad = jax.custom_batching.custom_vmap(jax.grad(self.log_density))
 
-        @self.grad.def_vmap
-        def each(_n, batched, position, block):
+        @self._grad.def_vmap
+        def each(_n, _batched, position, block):
             axes = jax.tree.map(lambda _: None, block)._replace(log_phi=0)
-            return jax.vmap(self._grad, (0, axes))(position, block), jax.tree.map(lambda _: True, position)
+            grads = jax.vmap(jax.grad(self.log_density), (0, axes))(position, block)
+            return grads, jax.tree.map(lambda _: True, position)
 
-    def log_likelihood(self, position: PyTree, block: Block) -> Array:
-        """Σ over the block of log p(x | W, H, Φ), times entries of X over entries of the block."""
+    def block_log_likelihood(self, position: PyTree, block: Block) -> Array:
+        """The sum over the block of log p(x | W, H, Φ)."""
         parts = [
-            (W[block.rows], H if block.columns is None else H[:, block.columns])
-            for W, H in factors(self.model, position)
+            (W[block.rows], H if block.columns is None else H[:, block.columns]) for W, H in self.constrain(position)
         ]
         total = logsumexp(block.log_phi + log_variances(self.model, parts), 0)
         each = log_normal(block.log_power, total, self.model.form.dof)
-        seen = each if block.observed is None else each * block.observed
-        return jnp.sum(seen) * (self.model.log_power.size / block.log_power.size)
+        return jnp.sum(each if block.observed is None else each * block.observed)
 
     def log_density(self, position: PyTree, block: Block) -> Array:
-        """−Ũ."""
-        return log_prior(self.model, position) + self.log_likelihood(position, block)
+        """−Ũ, the unbiased estimate of the log-density."""
+        likelihood = self.block_log_likelihood(position, block)
+        return unbiased(log_prior(self.model, position), likelihood, self._factor(block))
 
-    def _grad(self, position: PyTree, block: Block) -> PyTree:
-        return jax.grad(self.log_density)(position, block)
+    def grad(self, position: PyTree, minibatch: Block) -> PyTree:
+        """−∇Ũ."""
+        return self._grad(position, minibatch)
 
-    def mean_likelihood_grad(self, position: PyTree, block: Block) -> PyTree:
-        """The likelihood's gradient for one entry, on average."""
-        return jax.tree.map(lambda g: g / self.size, jax.grad(self.log_likelihood)(position, block))
+    def mean_likelihood_grad(self, position: PyTree, minibatch: Block) -> PyTree:
+        """ḡ, the mean over entries of the gradient of log p(x | W, H, Φ), estimated on the block."""
 
-    def combine(self, position: PyTree, g_bar: PyTree) -> PyTree:
-        """With the prior's gradient, for all entries."""
+        def likelihood(position: PyTree) -> Array:
+            """The unbiased estimate of the log-likelihood of all entries."""
+            return unbiased(0.0, self.block_log_likelihood(position, minibatch), self._factor(minibatch))
+
+        return jax.tree.map(lambda g: g / self.size, jax.grad(likelihood)(position))
+
+    def combine(self, position: PyTree, mean_grad: PyTree) -> PyTree:
+        """∇ log p(W, H) + N ḡ."""
         prior = jax.grad(lambda p: log_prior(self.model, p))(position)
-        return jax.tree.map(lambda p, g: p + self.size * g, prior, g_bar)
+        return unbiased(prior, mean_grad, self.size)
+
+    def constrain(self, position: PyTree) -> list[tuple[Array, Array]]:
+        """(W, H) of each source."""
+        return factors(self.model, position)
+
+    def _factor(self, block: Block) -> float:
+        """Entries of X over entries of the block."""
+        return self.model.log_power.size / block.log_power.size

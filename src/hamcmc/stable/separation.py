@@ -1,7 +1,7 @@
 """Draws of alpha-stable factorizations in one call."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -12,18 +12,24 @@ import numpy as np
 from jax import Array, lax
 
 from hamcmc import _check
+from hamcmc._renamed import renamed
+from hamcmc.inference.many import Turn, advance
+from hamcmc.inference.progress import Progress, Status, shown
 from hamcmc.stable.chains import Chain, gibbs_chain, gradient_chain
 from hamcmc.stable.impulses import PROPOSALS, Metropolis
 from hamcmc.stable.model import Form, Model, Source, build, checked, estimate_alpha
+from hamcmc.store.errors import NonFinite
+
+SEGMENTS = 20  # compiled pieces of a run, between which the host looks for NaN and reports progress
 
 
 class Factors(NamedTuple):
     """What is known of a source.
 
     Attributes:
-        W: draws × rows × rank; a W that was given is as it was.
+        W: draws × rows × rank; a W that was given is returned as it was.
         H: draws × rank × columns.
-        gain: posterior mean of the filter; times X, it is the posterior mean of the source.
+        gain: posterior mean of the filter. Its product with X is the posterior mean of the source.
         gain_sd: its posterior standard deviation.
         alpha: index of the stable law.
         acceptance: of the Metropolis steps of its impulses, after the warm-up.
@@ -42,8 +48,8 @@ class AlphaStableMF(NamedTuple):
 
     Attributes:
         sources: the :class:`Factors` of each.
-        potential: −log p(X, W, H | Φ), up to a constant, after every `thin` steps from the very first on.
-        settings: what was asked for.
+        potential: −log p(X, W, H | Φ), up to a constant, after every `thin` steps, warm-up included.
+        settings: the arguments of the run, with the defaults filled in.
     """
 
     sources: tuple[Factors, ...]
@@ -62,7 +68,7 @@ class AlphaStableMF(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """How a sampler is run on these models: its options, and ε (:func:`separate` has its unit)."""
+    """The default options of a sampler, and its default ε in the unit that :func:`_unit` gives."""
 
     options: dict[str, Any]
     step_size: float
@@ -76,6 +82,7 @@ RECIPES = {
 }
 
 
+@renamed(samples="num_samples", batch="block")
 def alpha_stable_mf(X: Any, rank: int, alpha: float | str, **options: Any) -> AlphaStableMF:
     """Factor a complex or real matrix with heavy-tailed entries: σ^α = W H.
 
@@ -84,14 +91,14 @@ def alpha_stable_mf(X: Any, rank: int, alpha: float | str, **options: Any) -> Al
         rank: K.
         alpha: index of the stable law in (0, 2], or ``"estimate"``: see
             :func:`~hamcmc.stable.model.estimate_alpha`.
-        **options: of :func:`hamcmc.stable.separate`; `prior_W` and `prior_H` of
+        **options: those of :func:`hamcmc.stable.separate`, and `prior_W` and `prior_H` of
             :class:`~hamcmc.stable.model.Source`.
 
     >>> import numpy as np, hamcmc
     >>> rng = np.random.default_rng(0)
     >>> scale = np.outer([1, 1, 5, 5], np.linspace(1, 3, 40))
     >>> X = scale * rng.standard_cauchy((4, 40))
-    >>> found = hamcmc.alpha_stable_mf(X, rank=1, alpha=1.0, sampler="gibbs", warmup=100, samples=50)
+    >>> found = hamcmc.alpha_stable_mf(X, rank=1, alpha=1.0, sampler="gibbs", warmup=100, num_samples=50)
     >>> found.W.shape, found.H.shape
     ((50, 4, 1), (50, 1, 40))
     >>> row = np.median((found.W @ found.H).mean(2), 0)
@@ -103,6 +110,7 @@ def alpha_stable_mf(X: Any, rank: int, alpha: float | str, **options: Any) -> Al
     return separate(X, [Source(rank, index, **priors)], **options)  # type: ignore[arg-type]
 
 
+@renamed(samples="num_samples", batch="block")
 def separate(
     X: Any,
     sources: Sequence[Source],
@@ -111,163 +119,196 @@ def separate(
     options: dict[str, Any] | None = None,
     step_size: float | None = None,
     warmup: int = 1000,
-    samples: int = 100,
+    num_samples: int = 100,
     thin: int = 10,
-    batch: tuple[int, int] | None = None,
+    block: tuple[int, int] | None = None,
     sweeps: int = 3,
     proposal: str = "both",
     positivity: str = "log",
     clip: float | None = 1.0,
     seed: int = 0,
-    progress: Callable[[float], None] | None = None,
+    progress: bool | Progress | None = None,
 ) -> AlphaStableMF:
-    """Sources that add up to X, each an alpha-stable factorization.
+    """Separate X into sources that add up to it, each an alpha-stable factorization.
 
     Args:
         X: rows × columns, complex or real; NaN where an entry is missing.
         sources: the :class:`~hamcmc.stable.model.Source` of each.
-        sampler: of W and H: ``"sgld"``, ``"psgld"``, ``"hamcmc"``, ``"ensemble_hamcmc"``, or ``"gibbs"``. Of HAMCMC's
-            interleaved chains and of an ensemble's replicas each has its own impulses.
-        options: of the sampler, in place of the recipe's.
+        sampler: of W and H: ``"sgld"``, ``"psgld"``, ``"hamcmc"``, ``"ensemble_hamcmc"``, or ``"gibbs"``. Each of
+            HAMCMC's interleaved chains and each replica of an ensemble has its own impulses.
+        options: options of the sampler, which replace those of its recipe.
         step_size: ε, constant.
         warmup: steps before the first draw.
-        samples: draws that are kept and averaged over.
+        num_samples: draws that are kept and averaged over.
         thin: steps between two draws.
-        batch: rows and columns of the block that a step sees; by default a tenth of the rows and all columns.
+        block: rows and columns of the block that a step sees; by default a tenth of the rows and all columns.
         sweeps: Metropolis sweeps over the impulses of the block before each step.
         proposal: of the impulses: ``"prior"``, ``"walk"``, or ``"both"``, one after the other.
-        positivity: sample logarithms (``"log"``), or fold back (``"mirror"``, the paper's way).
+        positivity: sample logarithms (``"log"``), or fold back (``"mirror"``, as in the paper).
         clip: the farthest that a step may move a coordinate, against the rare step that would throw a chain far away;
             None for no bound. Not for the ensemble.
         seed: everything random follows from it.
-        progress: called with the fraction done.
+        progress: True for a progress bar, None for one if stderr is a terminal, or a function that is called with a
+            :class:`~hamcmc.inference.progress.Status`.
+
+    Raises:
+        NonFinite: a chain became NaN or infinite.
     """
     X = checked(X)
     model, unit = build(X, sources, positivity)
     _check.one_of("sampler", sampler, (*RECIPES, "gibbs"))
     _check.one_of("proposal", proposal, PROPOSALS)
-    for name, value, least in (
-        ("warmup", warmup, 0),
-        ("samples", samples, 1),
-        ("thin", thin, 1),
-        ("sweeps", sweeps, 1),
-    ):
+    counts = {"warmup": (warmup, 0), "num_samples": (num_samples, 1), "thin": (thin, 1), "sweeps": (sweeps, 1)}
+    for name, (value, least) in counts.items():
         _check.at_least(name, value, least)
-    block = _batch(batch, X.shape)
+    rows_columns = _block(block, X.shape)
     if clip is not None:
         _check.positive("clip", clip)
     recipe = RECIPES.get(sampler, Recipe({}, 1.0))
     if sampler == "gibbs" and (options or step_size or positivity != "log"):
-        raise ValueError("gibbs takes neither options nor a step_size, and needs no mirror")
-    over = {"psgld": X.size, "sgld": max(X.shape)}.get(sampler, 1)
-    epsilon = recipe.step_size / over if step_size is None else _check.positive("step_size", step_size)
+        raise ValueError("gibbs takes neither options nor a step_size, and samples logarithms only")
+    epsilon = recipe.step_size / _unit(sampler, X.shape)
+    if step_size is not None:
+        epsilon = _check.positive("step_size", step_size)
     alphas = model.form.alphas
-    if sampler == "gibbs":  # each component has its impulses
+    if sampler == "gibbs":  # each component has its own impulses
         alphas = tuple(np.repeat(alphas, [s.rank for s in sources]).tolist())
     metropolis = Metropolis(alphas, model.form.dof, proposal, sweeps)
     chosen = tuple(sorted((recipe.options | (options or {})).items()))
-    plan = Plan(model.form, sampler, chosen, block, metropolis, thin)
+    plan = Plan(model.form, sampler, chosen, rows_columns, metropolis, thin)
     settings = {
         "sampler": sampler,
         "options": dict(chosen),
         "step_size": epsilon,
         "warmup": warmup,
-        "samples": samples,
+        "num_samples": num_samples,
         "thin": thin,
-        "batch": block,
+        "block": rows_columns,
         "sweeps": sweeps,
         "proposal": proposal,
         "positivity": positivity,
         "clip": clip,
         "seed": _check.at_least("seed", seed, 0),
     }
-    kept, (gains, squares, acceptance), trace = _run(plan, model, settings, progress)
+    with shown(progress, "separating") as show:
+        kept, (gains, squares, acceptance), trace = _run(plan, model, settings, show)
     found = []
     for n, (source, draws) in enumerate(zip(sources, kept, strict=True)):
-        mean = gains[n] / samples
-        sd = np.sqrt(np.maximum(squares[n] / samples - mean**2, 0))
+        mean = gains[n] / num_samples
+        sd = np.sqrt(np.maximum(squares[n] / num_samples - mean**2, 0))
         W = draws["W"] if source.W is None else np.asarray(source.W)
         H = draws["H"] * unit**source.alpha
-        found.append(Factors(W, H, mean, sd, float(source.alpha), float(acceptance[n] / samples)))
+        found.append(Factors(W, H, mean, sd, float(source.alpha), float(acceptance[n] / num_samples)))
     return AlphaStableMF(tuple(found), trace, settings)
 
 
-def _batch(batch: tuple[int, int] | None, shape: tuple[int, ...]) -> tuple[int, int]:
-    rows, columns = (-(-shape[0] // 10), shape[1]) if batch is None else batch
+def _block(block: tuple[int, int] | None, shape: tuple[int, ...]) -> tuple[int, int]:
+    """The rows and columns that a step sees."""
+    rows, columns = (-(-shape[0] // 10), shape[1]) if block is None else block
     for name, n, most in (("rows", rows, shape[0]), ("columns", columns, shape[1])):
-        if _check.at_least(f"batch {name}", n, 1) > most:
-            raise ValueError(f"batch has {n} {name}, X has {most}")
+        if _check.at_least(f"block {name}", n, 1) > most:
+            raise ValueError(f"block has {n} {name}, X has {most}")
     return int(rows), int(columns)
 
 
+def _unit(sampler: str, shape: tuple[int, ...]) -> int:
+    """What a recipe's ε is divided by, so that it fits every matrix.
+
+    A step of SGLD must stay below 1 over the curvature, which grows with the entries in a row or column. pSGLD's metric
+    is 1 over the size of a mean gradient, about 1 whatever the matrix, so its ε goes with 1 over the number of entries.
+    The metrics of the others contain the curvature.
+    """
+    return {"psgld": math.prod(shape), "sgld": max(shape)}.get(sampler, 1)
+
+
 class Plan(NamedTuple):
-    """What a compiled program does: all that is not an array."""
+    """What a compiled program does: everything that is not an array."""
 
     form: Form
     sampler: str
     options: tuple[tuple[str, Any], ...]
-    batch: tuple[int, int]
+    block: tuple[int, int]
     metropolis: Metropolis
     thin: int
 
 
-def _chain(plan: Plan, model: Model, step_size: Any = 1.0, clip: Any = math.inf) -> Chain:
+class Carry(NamedTuple):
+    """What goes from one segment to the next.
+
+    Attributes:
+        state: of the chain.
+        kept: the draws of W and H.
+        sums: over the draws, of gains, their squares and acceptances.
+        trace: the potential after every `thin` steps.
+    """
+
+    state: Any
+    kept: list[dict[str, Array]]
+    sums: tuple[Array, Array, Array]
+    trace: Array
+
+
+def _chain(plan: Plan, model: Model, clip: Any = math.inf) -> Chain:
     if plan.sampler == "gibbs":
         return gibbs_chain(model, plan.metropolis)
-    return gradient_chain(model, plan.metropolis, plan.sampler, dict(plan.options), step_size, plan.batch, clip)
+    return gradient_chain(model, plan.metropolis, plan.sampler, dict(plan.options), plan.block, clip)
 
 
 @partial(jax.jit, static_argnames=("plan", "samples", "looks"))
-def _start(plan: Plan, arrays: Model, key: Array, samples: int, looks: int) -> tuple:
-    """State, draws, sums of gains, their squares and acceptances, and the trace of the potential."""
+def _start(plan: Plan, arrays: Model, key: Array, samples: int, looks: int) -> Carry:
+    """The chain at its start, with room for draws and trace."""
     model = arrays._replace(form=plan.form)
     chain = _chain(plan, model)
-    state = chain.init(key)
+    state = chain.sampler.init(chain.start(key))
     seen = jax.eval_shape(chain.look, state, jnp.zeros((), jnp.int32))
-    zeros = lambda x: jnp.zeros(x.shape, x.dtype)
     kept = jax.tree.map(lambda x: jnp.zeros((samples, *x.shape), x.dtype), _free(model, seen.factors))
-    return state, kept, (zeros(seen.gains), zeros(seen.gains), zeros(seen.acceptance)), jnp.zeros(looks)
+    gains, acceptance = (jnp.zeros(x.shape, x.dtype) for x in (seen.gains, seen.acceptance))
+    return Carry(state, kept, (gains, gains, acceptance), jnp.zeros(looks))
 
 
 @partial(jax.jit, static_argnames="plan", donate_argnames="carry")
-def _visit(
-    plan: Plan, arrays: Model, key: Array, step_size: Array, clip: Array, carry: tuple, begin, end, before
-) -> tuple:
+def _segment(
+    plan: Plan, arrays: Model, key: Array, step_size: Array, clip: Array, carry: Carry, begin, end, before
+) -> Carry:
     """Draws begin … end−1, of which those from `before` on count."""
     model = arrays._replace(form=plan.form)
-    chain = _chain(plan, model, step_size, clip)
+    chain = _chain(plan, model, clip)
 
-    def draw(t, carry):
-        state, kept, sums, trace = carry
-        number = lambda i: jax.random.fold_in(key, t * plan.thin + i)
-        state = lax.fori_loop(0, plan.thin, lambda i, s: chain.step(number(i), s), state)
+    def draw(t: Array, carry: Carry) -> Carry:
+        def turn(i: Array) -> Turn:
+            return Turn(jax.random.fold_in(key, t * plan.thin + i), None, step_size)
+
+        def put(store: Array, x: Array) -> Array:
+            return store.at[jnp.maximum(t - before, 0)].set(x)
+
+        state, _ = advance(chain.sampler, carry.state, turn, 0, plan.thin)
         seen = chain.look(state, t)
-        put = lambda store, x: store.at[jnp.maximum(t - before, 0)].set(x)
-        kept = jax.tree.map(put, kept, _free(model, seen.factors))
+        kept = jax.tree.map(put, carry.kept, _free(model, seen.factors))
         new = (seen.gains, seen.gains**2, seen.acceptance)
-        sums = jax.tree.map(lambda a, b: a + jnp.where(t >= before, b, 0), sums, new)
-        return state, kept, sums, trace.at[t].set(seen.potential)
+        sums = jax.tree.map(lambda a, b: a + jnp.where(t >= before, b, 0), carry.sums, new)
+        return Carry(state, kept, sums, carry.trace.at[t].set(seen.potential))
 
     return lax.fori_loop(begin, end, draw, carry)
 
 
-def _run(plan: Plan, model: Model, settings: dict[str, Any], progress: Callable | None) -> tuple:
-    """Warm-up and draws in one compiled loop, which the host visits to say how far it is."""
+def _run(plan: Plan, model: Model, settings: dict[str, Any], show: Progress) -> tuple[Any, Any, np.ndarray]:
+    """Warm-up and draws: draws of W and H, sums over them, and the trace of the potential."""
     before = -(-settings["warmup"] // plan.thin)
-    looks = before + settings["samples"]
+    looks = before + settings["num_samples"]
     key_start, key = jax.random.split(jax.random.key(settings["seed"]))
-    carry = _start(plan, model._replace(form=None), key_start, settings["samples"], looks)
-    bounds = (jnp.asarray(settings["step_size"], float), jnp.asarray(settings["clip"] or np.inf, float))
-    fixed = (plan, model._replace(form=None), key, *bounds)
-    for begin, end in pairwise(np.unique(np.linspace(0, looks, 21).astype(np.int32))):
-        carry = _visit(*fixed, carry, begin, end, np.int32(before))
-        good = np.isfinite(np.asarray(carry[3])[:end])
+    arrays = model._replace(form=None)
+    carry = _start(plan, arrays, key_start, settings["num_samples"], looks)
+    step_size, clip = jnp.asarray(settings["step_size"], float), jnp.asarray(settings["clip"] or np.inf, float)
+    for begin, end in pairwise(np.unique(np.linspace(0, looks, SEGMENTS + 1).astype(np.int32))):
+        carry = _segment(plan, arrays, key, step_size, clip, carry, begin, end, np.int32(before))
+        good = np.isfinite(np.asarray(carry.trace)[:end])
         if not good.all():
             steps = plan.thin * (int(np.argmin(good)) + 1)
-            raise FloatingPointError(f"no longer finite after {steps} steps: try a smaller step_size")
-        if progress:
-            progress(end / looks)
-    return jax.tree.map(lambda x: np.asarray(x, float), carry[1:])
+            raise NonFinite(f"the chain became non-finite within {steps:,} steps: try a smaller step_size")
+        phase = "warm-up" if end <= before else "sampling"
+        iteration, total = plan.thin * int(end), plan.thin * looks
+        show(Status(end / looks, phase, iteration, total, plan.thin * before, max(int(end) - before, 0)))
+    return jax.tree.map(lambda x: np.asarray(x, float), tuple(carry[1:]))
 
 
 def _free(model: Model, parts: list[tuple[Array, Array]]) -> list[dict[str, Array]]:

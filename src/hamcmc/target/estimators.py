@@ -2,11 +2,12 @@
 
 .. math:: ḡ(θ) ≈ ḡ_Ω(θ) - ḡ_Ω(θ̂) + ḡ(θ̂)
 
-with ḡ the mean likelihood gradient over all data and ḡ_Ω that over the minibatch. It is unbiased, and its variance
-shrinks with ‖θ − θ̂‖² instead of staying. Each is a view of a :class:`~hamcmc.Posterior`, so every sampler takes it.
+Here ḡ is the mean likelihood gradient over all data, and ḡ_Ω is the mean over the minibatch. The estimator is unbiased,
+and its variance falls with ‖θ − θ̂‖². Each estimator is a view of a :class:`~hamcmc.Posterior`: every sampler takes it.
 """
 
 import hashlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -29,27 +30,34 @@ class Anchor(NamedTuple):
 
 
 class Anchored(NamedTuple):
-    """A minibatch and the anchor that goes with it: what :class:`AnchoredPosterior` takes for a minibatch."""
+    """A minibatch with its anchor. :class:`AnchoredPosterior` takes it in place of a minibatch."""
 
     minibatch: PyTree
     anchor: Anchor
 
 
 class View(Posterior):
-    """A posterior as it is, to be given another gradient estimator."""
+    """A posterior that differs from another one, `plain`, in its gradient estimator alone.
+
+    A subclass overrides :meth:`mean_likelihood_grad` and :meth:`per_datum_grads`. Everything that a view does not set
+    itself (data, densities, support, …) is looked up in `plain`.
+    """
 
     def __init__(self, plain: Posterior):
-        if plain.log_likelihood is None:
-            raise ValueError("variance reduction needs data: this posterior has no log_likelihood")
-        vars(self).update({k: v for k, v in vars(plain).items() if not k.startswith("_")})  # its data were checked once
+        _require_data(plain)
         self.plain = plain
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "plain":  # not set yet, as while a copy is made
+            raise AttributeError(name)
+        return getattr(self.plain, name)
 
 
 class AnchoredPosterior(View):
-    """A posterior whose minibatches bring their anchor (:class:`Anchored`)."""
+    """A posterior whose minibatches come with an anchor (:class:`Anchored`)."""
 
     def log_density(self, position: PyTree, minibatch: Anchored) -> Array:  # type: ignore[override]
-        """−Ũ(θ) on the minibatch; the anchor changes gradients only."""
+        """−Ũ(θ) on the minibatch. The anchor changes gradients alone."""
         return self.plain.log_density(position, minibatch.minibatch)
 
     def mean_likelihood_grad(self, position: PyTree, minibatch: Anchored) -> PyTree:
@@ -79,7 +87,7 @@ class ControlVariate(View):
         return _reduced(self.plain.per_datum_grads, position, minibatch, self.anchor)
 
     def checksum(self) -> str:
-        """SHA-256 of data and anchor, so that a run is not resumed with another one."""
+        """SHA-256 of data and anchor: a run cannot be resumed with another anchor."""
         return hashlib.sha256((self.plain.checksum() + self.settings["anchor"]).encode()).hexdigest()
 
 
@@ -88,35 +96,37 @@ def control_variate(posterior: Posterior, mode: PyTree, *, batch_size: int = 819
 
     .. math:: -∇Ũ(θ) = ∇\log p(θ) + N\,[ḡ_Ω(θ) - ḡ_Ω(θ̂) + ḡ(θ̂)]
 
-    where ḡ_Ω is the mean of the likelihood gradients in the minibatch and ḡ that over all data, taken once, here. It is
-    unbiased for every θ̂; for θ̂ near the mode its variance is of the order ‖θ − θ̂‖², which in the bulk of a posterior
-    of N data is about N times less than the plain gradient's. A step costs one gradient more, on the same minibatch,
-    which replicas that share it share too. It does harm where θ is far from θ̂, as in a second mode.
+    Here ḡ_Ω is the mean of the likelihood gradients in the minibatch, and ḡ is their mean over all data, which this
+    function computes once. The estimator is unbiased for every θ̂. For θ̂ near the mode its variance is of the order
+    ‖θ − θ̂‖², which in the bulk of a posterior of N data is about N times less than the plain gradient's. A step costs
+    one more gradient on the same minibatch; replicas that share a minibatch share that gradient. The estimator does
+    harm where θ is far from θ̂, as in a second mode.
 
-    Where a sampler takes the noise from the gradients of each datum, it sees that of this estimator. ``sgfs`` takes
-    the Fisher information from them, too, which is then far too small: it becomes SGLD, with small steps.
+    A sampler that estimates the gradient's noise from the gradients of each datum sees the noise of this estimator.
+    ``sgfs`` also estimates the Fisher information from them, which is then far too small: it becomes SGLD with small
+    steps.
 
     Args:
-        posterior: log-prior, log-likelihood and data (streamed data, too).
+        posterior: log-prior, log-likelihood and data, which may be streamed.
         mode: parameters θ̂ in their support, such as :func:`hamcmc.find_mode` returns.
         batch_size: data per pass for ḡ(θ̂).
 
     Returns:
-        A :class:`~hamcmc.Posterior` for any sampler and for :func:`hamcmc.sample`. Its log-density is the old one.
+        A :class:`~hamcmc.Posterior` for any sampler and for :func:`hamcmc.sample`. Its log-density is unchanged.
 
     References:
         Baker, Fearnhead, Fox and Nemeth, Control variates for stochastic gradient MCMC, Statistics and Computing 2019.
     """
-    view = View(posterior)
+    _require_data(posterior)
     position = posterior.unconstrain(jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), mode))  # not weakly typed
-    mean_grad = _full_mean_grad(view, position, _check.at_least("batch_size", batch_size, 1))
+    mean_grad = _full_mean_grad(posterior, position, _check.at_least("batch_size", batch_size, 1))
     for path, leaf in tree_leaves_with_path(mean_grad):
         if not bool(jnp.isfinite(leaf).all()):
             raise ValueError(f"mode: the likelihood's gradient there is not finite in parameter {name_of(path)}")
     return ControlVariate(posterior, Anchor(position, mean_grad))
 
 
-def _reduced(grads, position: PyTree, minibatch: PyTree, anchor: Anchor) -> PyTree:
+def _reduced(grads: Callable[[PyTree, PyTree], PyTree], position: PyTree, minibatch: PyTree, anchor: Anchor) -> PyTree:
     return jax.tree.map(
         lambda here, there, mean: (here - there + mean).astype(here.dtype),
         grads(position, minibatch),
@@ -125,9 +135,14 @@ def _reduced(grads, position: PyTree, minibatch: PyTree, anchor: Anchor) -> PyTr
     )
 
 
-def _full_mean_grad(posterior: View, position: PyTree, batch_size: int) -> PyTree:
+def _require_data(posterior: Posterior) -> None:
+    if posterior.size == 0:
+        raise ValueError("variance reduction needs data: this posterior has no log_likelihood")
+
+
+def _full_mean_grad(posterior: Posterior, position: PyTree, batch_size: int) -> PyTree:
     """ḡ(θ) over all data in passes of `batch_size`, summed in double precision."""
-    grad = jax.jit(posterior.plain.mean_likelihood_grad)
+    grad = jax.jit(posterior.mean_likelihood_grad)
     total = jax.tree.map(lambda x: np.zeros(x.shape), position)
     for start in range(0, posterior.size, batch_size):
         part = jax.tree.map(lambda x, start=start: jnp.asarray(x[start : start + batch_size]), posterior.data)

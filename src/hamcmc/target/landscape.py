@@ -1,4 +1,4 @@
-"""What a posterior looks like around its mode: directions, curvatures, the gradient's noise, draws to start from."""
+"""A posterior around its mode: directions, curvatures, the noise of the gradient, and draws to start from."""
 
 from typing import Any, NamedTuple
 
@@ -15,11 +15,11 @@ from hamcmc.target.mode import find_mode
 from hamcmc.target.posterior import Posterior
 
 PyTree = Any
-DENSE = 256  # up to so many parameters the Hessian is made in full
-RITZ = 64  # directions beyond that
-ELEMENTS = 2**24  # of the data that are looked at in one piece
+DENSE = 256  # parameters up to which the whole Hessian is computed
+RITZ = 64  # directions that Lanczos' iteration finds beyond that
+ELEMENTS = 2**24  # numbers of the data that a Hessian product reads at once
 FIRST = 20_000  # data for a first guess of the mode
-FLOOR = 1e-6  # of the largest curvature; a direction flatter than that counts as having it
+FLOOR = 1e-6  # the smallest curvature, as a share of the largest; flatter directions get this one
 
 
 class Landscape(NamedTuple):
@@ -33,7 +33,7 @@ class Landscape(NamedTuple):
         root_square: root mean square over coordinates of the likelihood's mean gradient on a minibatch.
         scoring: the posterior with the gradient of least noise, for discrepancies.
         data: the data, or of streamed data a part that fits in memory.
-        passes: how many times all data were gone through, about.
+        passes: about how many passes over all data the survey took.
     """
 
     mode: Array
@@ -51,9 +51,9 @@ class Landscape(NamedTuple):
         return float(self.curvatures[-1])
 
     def start(self, key: Array, count: int, scale: float = 1.0) -> Array:
-        """Draws (count, D) of the normal law with this mode and these curvatures; narrow where none is known.
+        """Draws (count, D) from the normal law with this mode and these curvatures; narrow where none is known.
 
-        Along each direction they are the quantiles of the normal law in random order, so that its moments are right.
+        Along each direction the draws are the normal quantiles in random order, so that their moments are exact.
         """
         k, d = self.directions.shape
         keys = jax.random.split(key, k + 1)
@@ -72,11 +72,11 @@ class Landscape(NamedTuple):
 
 
 def survey(posterior: Posterior, start: PyTree, *, batch_size: int | None, seed: int) -> Landscape:
-    """Find the mode from `start` (parameters), and look around there."""
+    """Find the mode from `start` (parameters), and measure the density around it."""
     data = in_memory(posterior, seed)
     try:
         parameters, passes = _mode(posterior, start, seed)
-    except ValueError:  # no mode to be found from there
+    except ValueError:  # there is no mode to find from there
         parameters, passes = start, 0
     position = posterior.unconstrain_unchecked(jax.tree.map(jnp.asarray, parameters))
     flat, unravel = ravel_pytree(position)
@@ -87,7 +87,9 @@ def survey(posterior: Posterior, start: PyTree, *, batch_size: int | None, seed:
         rows = jax.tree.map(lambda x: jnp.asarray(x[:: max(1, -(-length * per_row // ELEMENTS))]), data)
 
     def hessian_product(x, v, rows):
-        grad = lambda x: ravel_pytree(posterior.grad(unravel(x), rows))[0]
+        def grad(x):
+            return ravel_pytree(posterior.grad(unravel(x), rows))[0]
+
         return -jax.jvp(grad, (x,), (v,))[1]
 
     look = _eigen if flat.size <= DENSE else _ritz
@@ -98,19 +100,19 @@ def survey(posterior: Posterior, start: PyTree, *, batch_size: int | None, seed:
     curvatures = jnp.clip(jnp.abs(curvatures), FLOOR * steepest, steepest)
     order = jnp.argsort(curvatures)
     scoring = posterior
-    if not (posterior.log_likelihood is None or batch_size is None or isinstance(posterior, ControlVariate)):
+    if not (posterior.size == 0 or batch_size is None or isinstance(posterior, ControlVariate)):
         scoring, passes = control_variate(posterior, parameters), passes + 1
     found = Landscape(
         flat, directions[order], curvatures[order], np.zeros(len(order)), 1.0, scoring, data, passes + len(order)
     )
-    if posterior.log_likelihood is None:
+    if posterior.size == 0:
         return found
     noise, root = _noise(posterior, found, unravel, batch_size, jax.random.key(seed))
     return found._replace(noise=noise, root_square=root)
 
 
 def in_memory(posterior: Posterior, seed: int, largest: int = 2**28) -> PyTree:
-    """The data; of streamed ones as many random rows as take 256 MiB."""
+    """The data; of streamed data as many random rows as fit in 256 MiB."""
     if not posterior.streamed:
         return posterior.data
     per_row = sum(np.asarray(x[:1]).nbytes for x in tree_leaves(posterior.data))
@@ -119,7 +121,7 @@ def in_memory(posterior: Posterior, seed: int, largest: int = 2**28) -> PyTree:
 
 
 def _mode(posterior: Posterior, start: PyTree, seed: int) -> tuple[PyTree, int]:
-    """The mode, for many data from that of a part of them; and about how many passes it took."""
+    """The mode, and about how many passes it took. With many data the search starts from the mode of a part of them."""
     part = min(FIRST, posterior.size) if posterior.size > FIRST or posterior.streamed else None
     found = find_mode(posterior, start, batch_size=part, seed=seed)
     if posterior.streamed:
@@ -134,7 +136,7 @@ def _eigen(product, x: Array, _seed: int) -> tuple[Array, Array]:
 
 
 def _ritz(product, x: Array, seed: int) -> tuple[Array, Array]:
-    """Lanczos' iteration from a random direction, with every vector made orthogonal to all before."""
+    """Lanczos' iteration from a random direction; each vector is made orthogonal to all earlier ones."""
 
     def orthogonal(v, basis):
         for _ in range(2):
@@ -156,10 +158,11 @@ def _ritz(product, x: Array, seed: int) -> tuple[Array, Array]:
 
 
 def _noise(posterior: Posterior, scape: Landscape, unravel, batch_size: int | None, key: Array, count: int = 64):
-    """The stochastic gradient's variance along the directions, from two minibatches at each of some draws of the normal
-    law; and the root mean square of the mean likelihood gradients."""
+    """The stochastic gradient's variance along the directions, and the root mean square of mean likelihood gradients.
+
+    Both come from two minibatches at each of `count` draws from the normal law.
+    """
     length = len(tree_leaves(scape.data)[0])
-    flat = lambda tree: ravel_pytree(tree)[0]
 
     @jax.jit
     def differences(data, starts, keys):
@@ -168,7 +171,7 @@ def _noise(posterior: Posterior, scape: Landscape, unravel, batch_size: int | No
             if batch_size is not None:
                 rows = minibatch.gather(data, minibatch.draw(key, t, length, batch_size, True))
             mean = posterior.mean_likelihood_grad(unravel(x), rows)
-            return scape.directions @ flat(posterior.combine(unravel(x), mean)), flat(mean)
+            return scape.directions @ _flat(posterior.combine(unravel(x), mean)), _flat(mean)
 
         def two(x, key):
             g, mean = jax.vmap(lambda t: one(x, key, t))(jnp.arange(2))
@@ -177,5 +180,12 @@ def _noise(posterior: Posterior, scape: Landscape, unravel, batch_size: int | No
         return jax.tree.map(lambda v: v.mean(0), lax.map(lambda a: two(*a), (starts, keys)))
 
     noise, square = differences(scape.data, scape.start(key, count), jax.random.split(key, count))
-    finite = lambda v: np.nan_to_num(np.asarray(v, np.float64), posinf=0.0)
-    return finite(noise), max(float(np.sqrt(finite(square).mean())), 1e-30)
+    return _finite(noise), max(float(np.sqrt(_finite(square).mean())), 1e-30)
+
+
+def _flat(tree: PyTree) -> Array:
+    return ravel_pytree(tree)[0]
+
+
+def _finite(v: Array) -> np.ndarray:
+    return np.nan_to_num(np.asarray(v, np.float64), posinf=0.0)

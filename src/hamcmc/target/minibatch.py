@@ -1,7 +1,7 @@
 """Which data a step sees: index draws that are functions of (key, iteration) alone.
 
-No state is kept between iterations, so draws do not depend on how a run is cut into chunks, and a resumed run sees
-what an uninterrupted one would have seen.
+No state is kept between iterations. Draws therefore do not depend on how a run is cut into segments, and a resumed run
+sees the data that an uninterrupted run would have seen.
 """
 
 from typing import Any
@@ -17,8 +17,8 @@ PyTree = Any
 def draw(key: Array, iteration: Array, size: int, batch_size: int, replace: bool) -> Array:
     """Indices of one minibatch.
 
-    With replacement they are independent and uniform (the paper's). Without, consecutive iterations walk through
-    a random permutation of the data, a new one for each epoch of ⌊N/n⌋ iterations.
+    With replacement the indices are independent and uniform, as in the paper. Without replacement, consecutive
+    iterations walk through a random permutation of the data, with a new permutation for each epoch of ⌊N/n⌋ iterations.
 
     Args:
         key: the run's key for minibatches, the same at every iteration.
@@ -32,9 +32,10 @@ def draw(key: Array, iteration: Array, size: int, batch_size: int, replace: bool
 
 
 def permute(key: Array, index: Array, size: int) -> Array:
-    """Where a pseudo-random permutation of 0 … size−1 sends each index, without writing the permutation down.
+    """The image of each index under a pseudo-random permutation of 0 … size−1, which is never written down.
 
-    A Feistel network permutes the next power of 4; an image outside of the range is sent on until it is inside.
+    A Feistel network permutes the numbers below the next power of 4. An image outside the range is mapped again until
+    it is inside.
     """
     half = max(1, (int(size - 1).bit_length() + 1) // 2)
     mask = jnp.uint32(2**half - 1)
@@ -47,7 +48,9 @@ def permute(key: Array, index: Array, size: int) -> Array:
             left, right = right, left ^ (_mix(right ^ k) & mask)
         return (left << half) | right
 
-    outside = lambda x: x >= size
+    def outside(x):
+        return x >= size
+
     x = network(index.astype(jnp.uint32))
     x = lax.while_loop(lambda x: jnp.any(outside(x)), lambda x: jnp.where(outside(x), network(x), x), x)
     return x.astype(jnp.int32)

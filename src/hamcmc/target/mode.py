@@ -1,4 +1,4 @@
-"""The posterior mode by L-BFGS, as a place to start."""
+"""The posterior mode by L-BFGS, a good place to start."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior, name_of
 
 PyTree = Any
-STALLED = 10  # iterations in which U does not go down
+STALLED = 10  # iterations without a decrease of U after which the search ends
 
 
 def find_mode(
@@ -31,13 +31,13 @@ def find_mode(
         parameters: where to start, in the support.
         batch_size: use one fixed minibatch of this size; None for all data.
         iterations: at most this many.
-        tolerance: stop when ‖∇U‖ ≤ tolerance; or where U has not gone down for ten iterations, at the end of what its
-            digits tell. Never by what ‖∇U‖ was at the start: beside much data a hyper-parameter's gradient is small.
+        tolerance: stop when ‖∇U‖ ≤ tolerance, or when U has not decreased for ten iterations, which is where its digits
+            end. ‖∇U‖ at the start plays no part: with much data, the gradient of a hyper-parameter is small there.
         seed: draws the minibatch.
 
     Returns:
-        Parameters at the mode. For parameters sampled by a bijection it is the mode of the *unconstrained* density,
-        which is where the sampler moves.
+        Parameters at the mode. For parameters that are sampled by a bijection this is the mode of the *unconstrained*
+        density, in which the sampler moves.
     """
     _check.at_least("iterations", iterations, 1)
     _check.positive("tolerance", tolerance)
@@ -51,14 +51,16 @@ def find_mode(
     elif posterior.streamed:
         raise ValueError("find_mode on streamed data needs batch_size: the data may not fit in memory")
 
-    import optax  # here: what never looks for a mode need not wait for it
+    import optax  # here, because it takes time to import and few programs need it
 
     solver = optax.lbfgs()
-    mirror = posterior.mirror or (lambda x: x)  # a mirrored density is symmetric: L-BFGS may cross the edge
+    fold = posterior.mirror or _same  # a mirrored density is symmetric: L-BFGS may cross the edge
 
     @jax.jit
     def solve(position, data):
-        potential = lambda x: -posterior.log_density(mirror(x), data)
+        def potential(x):
+            return -posterior.log_density(fold(x), data)
+
         value_and_grad = optax.value_and_grad_from_state(potential)
 
         def step(carry):
@@ -70,9 +72,12 @@ def find_mode(
             position = optax.apply_updates(position, updates)
             return position, state, best, count + 1, optax.tree.norm(grad), jnp.where(better, 0, stalled + 1)
 
-        more = lambda c: (c[3] < iterations) & ~(c[4] <= tolerance) & (c[5] < STALLED)
+        def more(carry):
+            _, _, _, count, norm, stalled = carry
+            return (count < iterations) & ~(norm <= tolerance) & (stalled < STALLED)
+
         best = jnp.full_like(potential(position), jnp.inf), position
-        # The best that was seen: where digits end, a line search may lead anywhere.
+        # Return the best position seen: where digits end, a line search may lead anywhere.
         last, _, best, *_ = lax.while_loop(more, step, (position, solver.init(position), best, 0, jnp.inf, 0))
         return best[1], last
 
@@ -81,4 +86,8 @@ def find_mode(
     for path, leaf in tree_leaves_with_path(last):
         if not bool(jnp.isfinite(leaf).all()):
             raise ValueError(f"find_mode left the finite numbers in parameter {name_of(path)}: start elsewhere")
-    return posterior.constrain(mirror(found))
+    return posterior.constrain(fold(found))
+
+
+def _same(x: PyTree) -> PyTree:
+    return x

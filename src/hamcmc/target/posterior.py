@@ -1,14 +1,12 @@
 """The posterior: log-prior, log-likelihood and data, and its stochastic gradient.
 
-The paper writes U(θ) = −[log p(θ) + Σ_n log p(x_n|θ)] and Ũ for its estimate on a minibatch Ω. Here the **log-density**
-−Ũ and its gradient are the primitives, as in BlackJAX. The factor N/n stands in :meth:`Posterior.combine` and
-:meth:`Posterior.log_density`, both through the minibatch *mean*, and nowhere else.
+A likelihood enters by its mean over a minibatch, and :func:`~hamcmc.target.protocol.unbiased` gives it the weight N.
 """
 
 import hashlib
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from types import MappingProxyType
+from html import escape
 from typing import Any
 
 import jax
@@ -18,32 +16,34 @@ from jax import Array
 from jax.tree_util import keystr, tree_leaves_with_path
 
 from hamcmc.target import support as _support
+from hamcmc.target.protocol import Target, unbiased
 from hamcmc.target.support import Support
 
 PyTree = Any
-SAMPLED = 2**30  # bytes; of a larger array the checksum and the NaN check read evenly spaced blocks
+SAMPLED = 2**30  # bytes; the checksum and the NaN check read only evenly spaced blocks of a larger array
 
 
-class Posterior:
-    """A posterior density ``p(θ|x) ∝ p(θ) Π_n p(x_n|θ)`` known through its two parts and the data.
+class Posterior(Target):
+    """A posterior density ``p(θ|x) ∝ p(θ) Π_n p(x_n|θ)``: log-prior, log-likelihood and data.
 
     Args:
         log_prior: ``log_prior(position) -> scalar``, log p(θ) up to a constant.
         log_likelihood: ``log_likelihood(position, datum) -> scalar``, log p(x_n|θ) of **one** datum; it is vmapped.
-            None for a density without data, which `log_prior` then is.
+            Without it, and without data, the density is that of `log_prior` alone.
         data: a pytree of arrays with one common leading length N. A ``numpy.memmap`` stays on disk and is streamed.
-        support: where parameters live: one :class:`~hamcmc.Support` for all, or a dict from the position's keys
-            (nested as it is); what is not named is real. See :func:`hamcmc.positive` and :func:`hamcmc.bounded`.
+        support: where parameters live: one :class:`~hamcmc.Support` for all of them, or a dict with the position's
+            keys (nested as the position is). A parameter that the dict does not name is real. See
+            :func:`hamcmc.positive` and :func:`hamcmc.bounded`.
 
-    The samplers see *unconstrained* positions (:meth:`unconstrain`); `log_prior` and `log_likelihood` see parameters.
+    Samplers see *unconstrained* positions (:meth:`unconstrain`); `log_prior` and `log_likelihood` see parameters.
 
     Attributes:
-        settings: how it estimates its gradient, for the record.
-        extra_gradients: gradients on each minibatch besides those at the sampler's positions, for cost accounts.
+        size: N, the number of data; 0 without data.
+        mirror: the map that folds a position back into the mirrored supports; None if no parameter is mirrored.
+        streamed: whether the data stay on disk.
+        settings: how the gradient is estimated, for the record.
+        extra_gradients: gradients on each minibatch in addition to those at the sampler's positions, for cost accounts.
     """
-
-    settings: Mapping[str, Any] = MappingProxyType({"estimator": "minibatch"})
-    extra_gradients: int = 0
 
     def __init__(
         self,
@@ -59,18 +59,21 @@ class Posterior:
         self.log_likelihood = log_likelihood
         self.support = support
         self.data, self.size = _checked(data)
+        self.mirror = self._fold if any(s.mirror for s in _leaves(support)) else None
         self.streamed = any(isinstance(x, np.memmap) for x in jax.tree.leaves(self.data))
+        self.settings: Mapping[str, Any] = {"estimator": "minibatch"}
+        self.extra_gradients = 0
 
     # --- the density and its gradient, at unconstrained positions ---
 
     def log_density(self, position: PyTree, minibatch: PyTree = None) -> Array:
         """−Ũ(θ): ``log p(θ) + log |J| + (N/n) Σ_{i∈Ω} log p(x_i|θ)``, up to a constant."""
         prior = self._log_prior(position)
-        return prior if self.log_likelihood is None else prior + self.size * self._mean(position, minibatch)
+        return prior if self.size == 0 else unbiased(prior, self._mean(position, minibatch), self.size)
 
     def grad(self, position: PyTree, minibatch: PyTree = None) -> PyTree:
         """−∇Ũ(θ), the unbiased estimate of the gradient of the log-density."""
-        if self.log_likelihood is None:
+        if self.size == 0:
             return jax.grad(self._log_prior)(position)
         return self.combine(position, self.mean_likelihood_grad(position, minibatch))
 
@@ -78,13 +81,16 @@ class Posterior:
         """ḡ_Ω(θ) = (1/n) Σ_{i∈Ω} ∇ log p(x_i|θ)."""
         return jax.grad(self._mean)(position, minibatch)
 
-    def combine(self, position: PyTree, g_bar: PyTree) -> PyTree:
-        """∇ log p(θ) + N ḡ: the N/n scaling of the stochastic gradient."""
-        return jax.tree.map(lambda p, g: p + self.size * g, jax.grad(self._log_prior)(position), g_bar)
+    def combine(self, position: PyTree, mean_grad: PyTree) -> PyTree:
+        """∇ log p(θ) + N ḡ: the stochastic gradient from the mean likelihood gradient."""
+        return unbiased(jax.grad(self._log_prior)(position), mean_grad, self.size)
 
     def per_datum_grads(self, position: PyTree, minibatch: PyTree) -> PyTree:
         """∇ log p(x_i|θ) for each datum of the minibatch, along a new leading axis."""
-        one = lambda x, datum: self.log_likelihood(self.constrain(x), datum)  # type: ignore[misc]
+
+        def one(x: PyTree, datum: PyTree) -> Array:
+            return self._log_likelihood(self.constrain(x), datum)
+
         return jax.vmap(jax.grad(one), (None, 0))(position, minibatch)
 
     def full_grad(self, position: PyTree, *, batch_size: int = 8192) -> PyTree:
@@ -101,8 +107,7 @@ class Posterior:
             part = jax.tree.map(lambda x, start=start: jnp.asarray(x[start : start + batch_size]), self.data)
             n = min(batch_size, self.size - start)
             mean, g = self._mean_value_and_grad(position, part)
-            value = value + n * mean
-            grad = jax.tree.map(lambda a, b, n=n: a + n * b, grad, g)
+            value, grad = unbiased((value, grad), (mean, g), n)  # a mean over n data counts n times
         return value, grad
 
     @cached_property
@@ -119,7 +124,12 @@ class Posterior:
 
     def _mean(self, position: PyTree, minibatch: PyTree) -> Array:
         parameters = self.constrain(position)
-        return jnp.mean(jax.vmap(self.log_likelihood, (None, 0))(parameters, minibatch))  # type: ignore[arg-type]
+        return jnp.mean(jax.vmap(self._log_likelihood, (None, 0))(parameters, minibatch))
+
+    def _log_likelihood(self, parameters: PyTree, datum: PyTree) -> Array:
+        if self.log_likelihood is None:
+            raise ValueError("this posterior has no log_likelihood")
+        return self.log_likelihood(parameters, datum)
 
     # --- parameters and positions ---
 
@@ -130,7 +140,7 @@ class Posterior:
         return _support.tree_map(lambda s, u: s.forward(u), self._supports(position), position)
 
     def unconstrain(self, parameters: PyTree) -> PyTree:
-        """Parameters → unconstrained position. Raises where a value is outside of its support."""
+        """Parameters → unconstrained position. Raises if a value lies outside its support."""
         supports = self._supports(parameters)
         for (path, leaf), s in zip(tree_leaves_with_path(parameters), _leaves(supports)):
             if not bool(jnp.all(s.contains(leaf))):
@@ -138,17 +148,12 @@ class Posterior:
         return self.unconstrain_unchecked(parameters)
 
     def unconstrain_unchecked(self, parameters: PyTree) -> PyTree:
-        """:meth:`unconstrain` for values known to be inside; can be traced."""
+        """:meth:`unconstrain` for values that are known to be inside. It can be traced."""
         return _support.tree_map(lambda s, x: s.inverse(x), self._supports(parameters), parameters)
 
-    @property
-    def mirror(self) -> Callable[[PyTree], PyTree] | None:
-        """Folds a position back into the mirrored supports; None where no parameter is mirrored."""
-        if not any(s.mirror for s in _leaves(self.support)):
-            return None
-        return lambda position: _support.tree_map(
-            lambda s, u: s.mirror(u) if s.mirror else u, self._supports(position), position
-        )
+    def _fold(self, position: PyTree) -> PyTree:
+        """The position, folded back into the mirrored supports."""
+        return _support.tree_map(lambda s, u: s.mirror(u) if s.mirror else u, self._supports(position), position)
 
     def _supports(self, position: PyTree) -> PyTree:
         return _support.of_leaves(self.support, position)
@@ -164,10 +169,28 @@ class Posterior:
                 digest.update(np.ascontiguousarray(block).tobytes())
         return digest.hexdigest()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'; '.join(f'{k}: {v}' for k, v in self._facts().items())})"
 
-def name_of(path: tuple) -> str:
-    """The name of a pytree leaf: its keys joined by dots; ``theta`` for a bare array."""
-    return ".".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path) or "theta"
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in self._facts().items())
+        return f"<table><caption>{escape(type(self).__name__)}</caption>{rows}</table>"
+
+    def _facts(self) -> dict[str, str]:
+        """What to print: the data's arrays, the supports that are not real, and how gradients are estimated."""
+        arrays = [f"{name_of(p, 'data')} {x.dtype}{list(x.shape)}" for p, x in tree_leaves_with_path(self.data)]
+        leaves = jax.tree_util.tree_leaves_with_path(self.support, is_leaf=lambda x: isinstance(x, Support))
+        supports = [f"{name_of(path, 'all parameters')} {s.text}" for path, s in leaves]
+        return {
+            "data": f"{self.size:,} rows{', streamed' * self.streamed}, {', '.join(arrays)}" if arrays else "none",
+            "support": ", ".join(supports) or "real",
+            "gradient": str(self.settings["estimator"]),
+        }
+
+
+def name_of(path: tuple, bare: str = "theta") -> str:
+    """The name of a pytree leaf: its keys joined by dots; `bare` for a pytree that is one array."""
+    return ".".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path) or bare
 
 
 def _leaves(supports: PyTree) -> list[Support]:
@@ -175,7 +198,7 @@ def _leaves(supports: PyTree) -> list[Support]:
 
 
 def _blocks(leaf: Any):
-    """The array, or evenly spaced blocks of one too large to read whole."""
+    """The array, or evenly spaced blocks of an array that is too large to read whole."""
     leaf = leaf if isinstance(leaf, np.memmap) else np.asarray(leaf)
     if leaf.nbytes <= SAMPLED:
         yield leaf
@@ -186,7 +209,7 @@ def _blocks(leaf: Any):
 
 
 def _checked(data: PyTree) -> tuple[PyTree, int]:
-    """The data as arrays of one length, and that length; raises with the name of the leaf at fault."""
+    """The data as arrays of one length, and that length. Raises with the name of the leaf at fault."""
     if data is None:
         return None, 0
     lengths: dict[str, int] = {}

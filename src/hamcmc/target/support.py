@@ -1,7 +1,7 @@
-"""Where a parameter lives, and the two ways to keep it there.
+"""The support of a parameter, and the two ways to keep the parameter in it.
 
 * **Bijection**: sample an unconstrained variable and map it into the support; the density gets the log-Jacobian.
-* **Mirror** (the paper's way): sample the parameter itself and fold it back after each step, ``θ ← |θ|``.
+* **Mirror** (as in the paper): sample the parameter itself and fold it back after each step, ``θ ← |θ|``.
 """
 
 import math
@@ -16,7 +16,7 @@ PyTree = Any
 
 
 class Support(NamedTuple):
-    """Maps of one parameter, all elementwise.
+    """The maps of one parameter, all of them elementwise.
 
     Attributes:
         forward: unconstrained value → parameter.
@@ -45,10 +45,13 @@ real = Support(_same, _same, jnp.zeros_like, None, jnp.isfinite, "real")
 def positive(by: Literal["bijection", "mirror"] = "bijection") -> Support:
     """θ > 0: sampled as log θ (bijection), or folded by ``θ ← |θ|`` (mirror).
 
-    Mirror only where the gradient of the log-density stays finite at 0: one that grows like 1/θ, such as a Gamma
-    density's with shape above 1, throws a draw that comes near 0 far away, at any step size.
+    Use the mirror only if the gradient of the log-density stays finite at 0. A gradient that grows like 1/θ, as that of
+    a Gamma density with a shape above 1 does, throws a draw near 0 far away at any step size.
     """
-    inside = lambda x: x > 0
+
+    def inside(x: Array) -> Array:
+        return x > 0
+
     if _way(by) == "mirror":
         return real._replace(mirror=jnp.abs, contains=inside, text="positive (mirror)")
     return Support(jnp.exp, jnp.log, _same, None, inside, "positive (log)")
@@ -59,9 +62,11 @@ def bounded(low: float, high: float, by: Literal["bijection", "mirror"] = "bijec
     if not (low < high and math.isfinite(high - low)):
         raise ValueError(f"bounded needs finite low < high, got {low!r} and {high!r}")
     width = high - low
-    inside = lambda x: (x > low) & (x < high)
 
-    def fold(x):
+    def inside(x: Array) -> Array:
+        return (x > low) & (x < high)
+
+    def fold(x: Array) -> Array:
         u = jnp.mod(x - low, 2 * width)
         return low + jnp.minimum(u, 2 * width - u)
 
@@ -84,14 +89,14 @@ def _way(by: str) -> str:
 
 
 def of_leaves(support: Support | Mapping[str, Any] | None, position: PyTree) -> PyTree:
-    """A pytree like `position` with the Support of each leaf; what is not named is real."""
+    """A pytree like `position` with the Support of each leaf. A leaf that `support` does not name is real."""
     if support is None or isinstance(support, Support):
         return jax.tree.map(lambda _: support or real, position)
     if not isinstance(position, Mapping):
         raise ValueError("support by name needs a position that is a dict")
     unknown = set(support) - set(position)
     if unknown:
-        raise ValueError(f"support names {sorted(unknown)}, which the position has not: {sorted(position)}")
+        raise ValueError(f"support names {sorted(unknown)}, which the position does not have: {sorted(position)}")
     return {k: of_leaves(support.get(k), v) for k, v in position.items()}
 
 

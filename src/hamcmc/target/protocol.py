@@ -1,0 +1,79 @@
+"""The contract between a density and a sampler, and the one place where likelihood and prior are weighed.
+
+The paper writes U(θ) = −[log p(θ) + Σ_n log p(x_n|θ)], and Ũ for its estimate on a minibatch Ω of n of the N data. This
+package works with the **log-density** −Ũ and its gradient, as BlackJAX does.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import jax
+from jax import Array
+
+PyTree = Any
+Tree = TypeVar("Tree")
+
+
+def unbiased(prior: Tree, likelihood: PyTree, factor: Any, *, likelihood_first: bool = False) -> Tree:
+    """``prior + factor · likelihood``, the unbiased estimate of a sum over all data, for scalars and for pytrees.
+
+    Every target makes its log-density and its gradient here, and nothing else in the package scales a likelihood.
+
+    Args:
+        prior: the log-prior or its gradient.
+        likelihood: the same for a minibatch.
+        factor: N if `likelihood` is the minibatch's mean, N/n if it is the minibatch's sum.
+        likelihood_first: the order of the two in the sum. Compilers fuse the first product with the addition, so that
+            the order decides on the last bit, and with it whether a run of an older version resumes to its own draws.
+    """
+    if likelihood_first:
+        return jax.tree.map(lambda p, g: factor * g + p, prior, likelihood)
+    return jax.tree.map(lambda p, g: p + factor * g, prior, likelihood)
+
+
+@runtime_checkable
+class Target(Protocol):
+    """What a sampler needs to know of a density. All positions are unconstrained.
+
+    ``grad(position, minibatch)`` equals ``combine(position, mean_likelihood_grad(position, minibatch))``. Averaged over
+    all minibatches it is the gradient of the log-density on all data.
+
+    Attributes:
+        size: N, the number of data; 0 for a target without data, which has no likelihood.
+        mirror: the map that folds a position back into its support after a step, or None.
+    """
+
+    size: int
+    mirror: Callable[[PyTree], PyTree] | None
+
+    def grad(self, position: PyTree, minibatch: PyTree) -> PyTree:
+        """−∇Ũ(θ), the unbiased estimate of the gradient of the log-density."""
+        ...
+
+    def mean_likelihood_grad(self, position: PyTree, minibatch: PyTree) -> PyTree:
+        """ḡ_Ω(θ), the **mean** over the minibatch of the gradients of log p(x_i|θ)."""
+        ...
+
+    def combine(self, position: PyTree, mean_grad: PyTree) -> PyTree:
+        """∇ log p(θ) + N ḡ, by :func:`unbiased`."""
+        ...
+
+    def constrain(self, position: PyTree) -> PyTree:
+        """The parameters at an unconstrained position."""
+        ...
+
+
+class DensityTarget(Target, Protocol):
+    """A target whose log-density can be evaluated, as a Metropolis test needs it."""
+
+    def log_density(self, position: PyTree, minibatch: PyTree) -> Array:
+        """−Ũ(θ), up to a constant."""
+        ...
+
+
+class PerDatumTarget(Target, Protocol):
+    """A target with one gradient for each datum, from which a sampler can estimate the gradient's noise."""
+
+    def per_datum_grads(self, position: PyTree, minibatch: PyTree) -> PyTree:
+        """∇ log p(x_i|θ) for each datum of the minibatch, along a new leading axis."""
+        ...
