@@ -1,4 +1,4 @@
-"""What a step of the sharded program moves: read off its compiled form, and on paper for machines we do not have."""
+"""What a step of the sharded program sends: read off its compiled form, and estimated for machines we do not have."""
 
 import re
 from collections import Counter
@@ -9,7 +9,7 @@ KINDS = ("all-reduce", "collective-permute", "all-gather", "all-to-all", "reduce
 
 
 class Collective(NamedTuple):
-    """A message in a compiled program: its kind, its bytes on each device, and the function that it stands in."""
+    """A message in a compiled program: its kind, its bytes on each device, and the function that sends it."""
 
     kind: str
     bytes: int
@@ -40,25 +40,43 @@ def _size(shapes: str) -> int:
 
 
 def counts(found: list[Collective]) -> dict[str, Counter]:
-    """How many collectives of each kind stand in each function."""
+    """How many collectives of each kind each function has."""
     table: dict[str, Counter] = {}
     for c in found:
         table.setdefault(c.computation, Counter())[c.kind] += 1
     return table
 
 
-TRAVELLING = {  # blocks of H that a step sends, for M interleaved chains or m pairs
-    "sgld": lambda _: 1,
-    "sghmc": lambda _: 2,
-    "psgld": lambda _: 3,
-    "hamcmc": lambda memory: 3 * memory + 1,
+class Traffic(NamedTuple):
+    """What a step of a sampler takes, with M interleaved chains.
+
+    Attributes:
+        gradients: minibatch gradients.
+        blocks: blocks of H that are sent, as a base and a multiple of M.
+        numbers: numbers that are summed over all hosts, likewise.
+    """
+
+    gradients: int
+    blocks: tuple[int, int]
+    numbers: tuple[int, int] = (0, 0)
+
+
+TRAFFIC = {
+    "sgld": Traffic(1, (1, 0)),
+    "sghmc": Traffic(1, (2, 0)),
+    "psgld": Traffic(1, (3, 0)),
+    "hamcmc": Traffic(2, (1, 3), (2, 8)),
 }
-REDUCED = {"sgld": lambda _: 0, "sghmc": lambda _: 0, "psgld": lambda _: 0, "hamcmc": lambda memory: 8 * memory + 2}
-GRADIENTS = {"sgld": 1, "sghmc": 1, "psgld": 1, "hamcmc": 2}
+
+
+def reduced(sampler: str, memory: int) -> int:
+    """Numbers that a step sums over all hosts."""
+    base, each = TRAFFIC[sampler].numbers
+    return base + each * memory
 
 
 class Machine(NamedTuple):
-    """What a host can do: seconds per rating and factor, per normal draw, and per number touched; its network."""
+    """The speed of a host: seconds per rating and factor, per normal draw and per number touched, and its network."""
 
     rating_factor: float
     draw: float
@@ -95,18 +113,19 @@ def step_cost(
     memory: int = 3,
     imbalance: float = 1.0,
 ) -> Step:
-    """What a step costs on so many hosts, with one row block each.
+    """The cost of a step on so many hosts, with one row block each.
 
-    A host works on N/P² ratings, on rows/P rows of W and columns/P of H. It sends its block of H, with what the sampler
-    remembers of it, to one other host, and takes part in one sum over all, of 2 log₂ P messages. Hosts wait for
-    the one that has `imbalance` times the mean number of ratings.
+    A host works on N/P² ratings, on rows/P rows of W and columns/P of H. It sends its block of H, and what the sampler
+    remembers of it, to one other host. It takes part in one sum over all hosts, which takes 2 log₂ P messages. All
+    hosts wait for the one that has `imbalance` times the mean number of ratings.
     """
     width = -(-(rank + 2) // 8) * 8
     numbers = (rows + columns) / hosts * width
-    gradient = GRADIENTS[sampler] * machine.rating_factor * rank * ratings / hosts**2
-    units = TRAVELLING[sampler](memory)
+    traffic = TRAFFIC[sampler]
+    gradient = traffic.gradients * machine.rating_factor * rank * ratings / hosts**2
+    units = traffic.blocks[0] + traffic.blocks[1] * memory
     sent = round(4 * units * width * -(-columns // hosts))
-    summed = 4 * REDUCED[sampler](memory)
+    summed = 4 * reduced(sampler, memory)
     rounds = 2 * max(hosts - 1, 0).bit_length()
     return Step(
         gradient,

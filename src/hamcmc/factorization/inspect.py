@@ -1,6 +1,6 @@
 """``python -m hamcmc.factorization.inspect SAMPLER``: what the compiled program sends on four devices, as JSON.
 
-A process of its own, because the number of devices is fixed when JAX starts.
+It needs a process of its own, because the number of devices is fixed when JAX starts.
 """
 
 import json
@@ -11,7 +11,7 @@ import sys
 import numpy as np
 
 DEVICES = 4
-SHAPE, RANK = (40, 24), 6  # 6 columns of H on each device, 6 factors and two biases in 8 numbers
+SHAPE, RANK = (40, 24), 6  # 6 columns of H on each device; 6 factors and two biases make 8 numbers
 
 
 def compiled_messages(sampler: str) -> list[list]:
@@ -27,10 +27,11 @@ def main(sampler: str) -> None:
     """Compile the program for a small matrix, and print its collectives."""
     import jax
 
-    from hamcmc.factorization import cost, partition
+    from hamcmc.factorization import cost, partition, sharded
     from hamcmc.factorization import model as gaussian_mf
-    from hamcmc.factorization import sharded as factorization
-    from hamcmc.factorization.run import RECIPES, make_sampler
+    from hamcmc.factorization.exchange import shard
+    from hamcmc.factorization.metric import row_count_metric
+    from hamcmc.factorization.recipes import RECIPES, make_sampler
 
     row, column = (x.ravel() for x in np.indices(SHAPE))
     p = partition.partition(row, column, SHAPE, DEVICES)
@@ -38,18 +39,16 @@ def main(sampler: str) -> None:
     columns = gaussian_mf.layout("full", RANK)
     recipe = RECIPES[sampler]
     make = make_sampler(sampler, recipe.options)
-    program = factorization.build(
-        p, columns, make, recipe.step_size, devices=jax.devices()[:DEVICES], sample_hyper=True
-    )
-    data = factorization.Data(blocks, blocks, p.rows.counts, p.columns.counts)  # type: ignore[arg-type]
-    data = factorization.shard(program.mesh, data, factorization.data_specs())
+    sweeps = sharded.build(p, columns, make, recipe.step_size, devices=jax.devices()[:DEVICES], sample_hyper=True)
+    data = sharded.Data(blocks, blocks, p.rows.counts, p.columns.counts)  # type: ignore[arg-type]
+    data = shard(sweeps.mesh, data, sharded.data_specs())
     sides = {"W": p.rows, "H": p.columns}
     start = {s: np.zeros((*sides[s].counts.shape, columns.width), np.float32) for s in sides}
     hyper = gaussian_mf.start(columns, 1.0)
     zeros = np.zeros(blocks.columns.shape, np.float32)
-    carry = program.begin(start, factorization.row_count_metric(columns, hyper), hyper, zeros, data)
-    visit = program.visit.lower(carry, data, factorization.keys(0), np.int32(1), np.int32(0)).compile()
-    print(json.dumps(cost.collectives(visit.as_text())))
+    carry = sweeps.begin(start, row_count_metric(columns, hyper), hyper, zeros, data)
+    segment = sweeps.segment.lower(carry, data, sharded.keys(0), np.int32(1), np.int32(0)).compile()
+    print(json.dumps(cost.collectives(segment.as_text())))
 
 
 if __name__ == "__main__":

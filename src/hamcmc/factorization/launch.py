@@ -1,7 +1,7 @@
 """Several processes: how they find each other, how they are started on one machine, and what happens when one dies.
 
-A process is one of many if it was started by :func:`launch` (which says so in its environment), by ``mpirun`` or by
-Slurm; JAX's runtime knows the latter two. All of them run the same program.
+A process is one of many if :func:`launch` started it, which says so in its environment, or if ``mpirun`` or Slurm did,
+which JAX's runtime recognises. All of them run the same program.
 """
 
 import os
@@ -15,12 +15,18 @@ from pathlib import Path
 
 import jax
 
-from hamcmc.store.errors import RunError
+from hamcmc.inference.driver import signals
+from hamcmc.store.checkpoint import read_checkpoint
+from hamcmc.store.errors import Interrupted, NonFinite, RunError
 
 HEARTBEAT = 20  # seconds after which a silent process counts as dead
-FAILED = 1  # exit code of a worker that met an error which another start would meet again
+FAILED = 1  # exit code of a worker with an error that another start would meet again
 GRACE = 10  # seconds that processes get to save and leave
 CLUSTERS = {"OMPI_COMM_WORLD_SIZE": "mpirun", "SLURM_STEP_NUM_TASKS": "Slurm"}
+
+
+class Died(RunError):
+    """A process died."""
 
 
 def started_by(environment: Mapping[str, str] = os.environ) -> str | None:
@@ -31,13 +37,13 @@ def started_by(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def rank(environment: Mapping[str, str] = os.environ) -> int:
-    """The number of this process among those started together, also before they joined."""
+    """The number of this process among those started together, also before they have joined."""
     variables = ("HAMCMC_PROCESS", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
     return next((int(environment[v]) for v in variables if v in environment), 0)
 
 
 def join() -> None:
-    """Join the other processes, if there are any; before anything is computed."""
+    """Join the other processes, if there are any. Call this before anything is computed."""
     who = None if jax.distributed.is_initialized() else started_by()
     if who == "hamcmc":
         jax.distributed.initialize(
@@ -52,13 +58,18 @@ def join() -> None:
 
 
 def launch(run: Path, processes: int, *, arguments: tuple[str, ...] = (), restarts: int = 0) -> None:
-    """Work on a prepared run with so many processes on this machine, until it is complete.
+    """Work on a prepared run with several processes on this machine, until it is complete.
 
     Args:
-        run: its directory.
+        run: the run's directory.
         processes: how many; they divide the number of blocks.
-        arguments: of the workers.
-        restarts: how many times to start anew from the last checkpoint after a process died.
+        arguments: arguments of the workers.
+        restarts: how many times to start again from the last checkpoint after a process died.
+
+    Raises:
+        Died: a process died, and no restart is left.
+        Interrupted: SIGINT or SIGTERM; the processes saved before they left.
+        NonFinite: the factors became non-finite.
     """
     for left in reversed(range(restarts + 1)):
         try:
@@ -70,55 +81,35 @@ def launch(run: Path, processes: int, *, arguments: tuple[str, ...] = (), restar
     return None
 
 
-class Died(RunError):
-    """A process died."""
-
-
-class Stopped(RunError):
-    """A signal stopped all processes; they saved before they left."""
-
-    def __init__(self, message: str, number: int):
-        super().__init__(message)
-        self.signal = number
-
-
 def _once(run: Path, processes: int, arguments: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "hamcmc.factorization.worker", str(run), *arguments]
     address = f"127.0.0.1:{_free_port()}"
     everyone = os.environ | {"HAMCMC_COORDINATOR": address, "HAMCMC_PROCESSES": str(processes)}
-    received: list[int] = []
-    old = {n: signal.signal(n, lambda number, _: received.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
-    # In sessions of their own, so that Ctrl-C reaches them once, by way of this process.
-    workers = [
-        subprocess.Popen(command, env=everyone | {"HAMCMC_PROCESS": str(i)}, start_new_session=True)
-        for i in range(processes)
-    ]
-    try:
-        told = 0
-        while any(w.poll() is None for w in workers) and not any(w.returncode for w in workers):
-            if len(received) > told:
-                told = len(received)
-                for w in workers:
-                    w.send_signal(signal.SIGINT if told == 1 else signal.SIGKILL)
-            time.sleep(0.05)
-        if received:
-            _wait(workers, GRACE)
-            message = f"stopped, all saved: 'hamcmc resume {run}' continues, on any number of processes"
-            raise Stopped(message, received[0])
-        if any(w.returncode for w in workers):
-            _wait(workers, 1.0)  # the others fall with it: give them time to say so
-            # Survivors of a kill may call what they met an error of their own: a signal tells more.
-            killed = any((w.returncode or 0) < 0 for w in workers)
-            if not killed and any(w.returncode == FAILED for w in workers):
-                raise RunError(f"{run} could not go on: the first process said why")
-            raise Died(_who_died(workers, run))
-    finally:
-        for w in workers:
-            if w.poll() is None:
-                w.kill()
-                w.wait()
-        for n, handler in old.items():
-            signal.signal(n, handler)
+    with signals() as received:
+        # Workers have sessions of their own, so that Ctrl-C reaches them once, through this process.
+        workers = [
+            subprocess.Popen(command, env=everyone | {"HAMCMC_PROCESS": str(i)}, start_new_session=True)
+            for i in range(processes)
+        ]
+        try:
+            told = False
+            while any(w.poll() is None for w in workers) and not any(w.returncode for w in workers):
+                if received and not told:
+                    told = True
+                    for w in workers:
+                        w.send_signal(signal.SIGINT)
+                time.sleep(0.05)
+            if received:
+                _wait(workers, GRACE)
+                raise _interrupted(run, received[0])
+            if any(w.returncode for w in workers):
+                _wait(workers, 1.0)  # the others fail as well, and need a moment to say so
+                raise _failure(workers, run)
+        finally:
+            for w in workers:
+                if w.poll() is None:
+                    w.kill()
+                    w.wait()
 
 
 def _wait(workers: list[subprocess.Popen], seconds: float) -> None:
@@ -127,16 +118,30 @@ def _wait(workers: list[subprocess.Popen], seconds: float) -> None:
         time.sleep(0.02)
 
 
-def _who_died(workers: list[subprocess.Popen], run: Path) -> str:
-    """The process that a signal killed; else those that failed by themselves."""
+def _interrupted(run: Path, number: int) -> Interrupted:
+    """What to raise after a signal."""
+    name = signal.Signals(number).name
+    return Interrupted(
+        f"stopped by {name}, all saved: 'hamcmc resume {run}' continues, on any number of processes", number
+    )
+
+
+def _failure(workers: list[subprocess.Popen], run: Path) -> RunError:
+    """What to raise after workers ended with an error."""
+    # The survivors of a kill may report an error of their own, so a signal tells more.
     killed = [i for i, w in enumerate(workers) if (w.returncode or 0) < 0]
+    if not killed and any(w.returncode == FAILED for w in workers):
+        checkpoint = read_checkpoint(run)
+        if checkpoint is not None and checkpoint.meta["status"] == "failed":
+            return NonFinite(checkpoint.meta["message"])
+        return RunError(f"{run} could not go on: the first process said why")
     if killed:
         name = signal.Signals(-workers[killed[0]].returncode).name
         who = f"process {killed[0]} of {len(workers)} was killed by {name}"
     else:
         failed = next(i for i, w in enumerate(workers) if w.returncode)
         who = f"process {failed} of {len(workers)} failed with exit code {workers[failed].returncode}"
-    return f"{who}; all others were stopped. 'hamcmc resume {run}' continues from the last checkpoint"
+    return Died(f"{who}; all others were stopped. 'hamcmc resume {run}' continues from the last checkpoint")
 
 
 def _free_port() -> int:

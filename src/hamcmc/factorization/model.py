@@ -5,11 +5,11 @@ r"""Gaussian factorization of a sparse matrix.
     x_{ij} ∼ N(μ + a_i + b_j + w_i^⊤ h_j,\; 1/τ), \qquad
     w_{ik} ∼ N(m_k, 1/λ_k), \quad h_{jk} ∼ N(m'_k, 1/λ'_k), \quad a_i ∼ N(·,·), \quad b_j ∼ N(·,·)
 
-The paper's model has neither μ nor biases, and all variances are 1. In the full one every precision and mean has a
+The paper's model has neither μ nor biases, and all variances are 1. In the full model every precision and mean has a
 conjugate hyper-prior: τ ∼ Gamma(1, 1/2·Var x) and (m, λ) ∼ Normal-Gamma with the weight of one row.
 
-A bias is a factor whose partner is the constant 1: row i is (w_i, a_i, 1) and column j is (h_j, 1, b_j), padded with
-zeros to a multiple of eight numbers, which is what the gradient kernel wants. Constants and padding never move.
+A bias is a factor whose partner is the constant 1: row i is (w_i, a_i, 1) and column j is (h_j, 1, b_j). Both are
+padded with zeros to a multiple of eight numbers, as the gradient kernel needs. Constants and padding never move.
 """
 
 from typing import NamedTuple
@@ -21,11 +21,12 @@ from jax import Array
 
 from hamcmc import _check
 
-PAD = 8
+PAD = 8  # numbers in a vector of the gradient kernel
+SIDES = ("W", "H")
 
 
 class Layout(NamedTuple):
-    """Which columns of the padded factors mean what.
+    """What each column of the padded factors means.
 
     Attributes:
         rank: K; the first K columns are the factors.
@@ -37,7 +38,7 @@ class Layout(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Numbers of a row, padded."""
+        """Numbers in a padded row."""
         return -(-(self.rank + 2 * self.biases) // PAD) * PAD
 
     def free(self, side: str) -> np.ndarray:
@@ -93,29 +94,29 @@ def layout(model: str, rank: int) -> Layout:
 
 def start(columns: Layout, value_variance: float) -> Hyper:
     """Hyper-parameters at the start: unit variances in the paper's model, scales from the ratings in the full one."""
-    free = {s: jnp.asarray(columns.free(s)) for s in "WH"}
+    free = {s: jnp.asarray(columns.free(s)) for s in SIDES}
     zeros = jnp.zeros(columns.width)
     if not columns.biases:
         return Hyper(jnp.ones(()), zeros, free["W"], zeros, free["H"])
-    # Noise, the two biases and W H share the variance of the ratings, in about these shares.
-    bias = {s: np.eye(columns.width)[columns.rank + (s == "H")] / (0.2 * value_variance) for s in "WH"}
+    # Noise, the two biases and W H have about these shares of the ratings' variance.
+    bias = {s: np.eye(columns.width)[columns.rank + (s == "H")] / (0.2 * value_variance) for s in SIDES}
     factor = np.sqrt(columns.rank / (0.1 * value_variance))
-    precision = {s: jnp.asarray(free[s] * np.where(bias[s] > 0, bias[s], factor), jnp.float32) for s in "WH"}
+    precision = {s: jnp.asarray(free[s] * np.where(bias[s] > 0, bias[s], factor), jnp.float32) for s in SIDES}
     return Hyper(jnp.asarray(1 / (0.7 * value_variance)), zeros, precision["W"], zeros, precision["H"])
 
 
 def gibbs(key: Array, sums: Sums, size: int, shape: tuple[int, int], columns: Layout, prior: Prior) -> Hyper:
-    """Draw the hyper-parameters of the full model given W, H and the residuals: exact, for they are conjugate."""
+    """Draw the hyper-parameters of the full model given W, H and the residuals. This is exact: they are conjugate."""
     keys = jax.random.split(key, 3)
     noise = jax.random.gamma(keys[0], prior.noise_shape + size / 2) / (prior.noise_rate + sums.squared_error / 2)
     W_mean, W_precision = normal_gamma(keys[1], sums.W, sums.W_squared, shape[0], prior)
     H_mean, H_precision = normal_gamma(keys[2], sums.H, sums.H_squared, shape[1], prior)
-    free = {s: jnp.asarray(columns.free(s)) for s in "WH"}
+    free = {s: jnp.asarray(columns.free(s)) for s in SIDES}
     return Hyper(noise, free["W"] * W_mean, free["W"] * W_precision, free["H"] * H_mean, free["H"] * H_precision)
 
 
 def normal_gamma(key: Array, first: Array, second: Array, n: int, prior: Prior) -> tuple[Array, Array]:
-    """(m, λ) of normal columns with Σx = `first` and Σx² = `second` over n rows, from their posterior."""
+    """Draw (m, λ) of normal columns from their posterior, given Σx = `first` and Σx² = `second` over n rows."""
     key_mean, key_precision = jax.random.split(key)
     weight, mean = prior.weight + n, first / (prior.weight + n)
     # Σ(x − x̄)² + κn/(κ+n) x̄², which is Σx² − (κ+n) mean²

@@ -1,8 +1,8 @@
 """The paper's partition of a sparse matrix: B × B blocks, and B parts of B disjoint blocks.
 
-Part p is the generalised diagonal {(b, (b + p) mod B)}: no two of its blocks share a row or a column, so that each
-may be worked on by a device of its own. Rows (and columns) are dealt to blocks such that every block has as many rows,
-give or take one, and about as many ratings.
+Part p is the generalised diagonal {(b, (b + p) mod B)}. No two of its blocks share a row or a column, so each can be
+worked on by a device of its own. Rows (and columns) are dealt to blocks such that all blocks have the same number of
+rows, give or take one, and about the same number of ratings.
 """
 
 from pathlib import Path
@@ -13,11 +13,11 @@ import numpy as np
 from hamcmc.factorization.native import Blocks
 from hamcmc.store.files import guard_disk
 
-LANES = 16  # ratings of a row block are padded to a multiple, so that each block's begin is aligned in memory
+LANES = 16  # a row block's ratings are padded to a multiple of it, so that each row block is aligned in memory
 
 
 class Side(NamedTuple):
-    """Where the rows (or the columns) of the matrix went.
+    """Where the rows (or the columns) of the matrix are.
 
     Attributes:
         block: the block of each row.
@@ -62,7 +62,7 @@ class Partition(NamedTuple):
 
     @property
     def imbalance(self) -> float:
-        """What the busiest block of a part has over the mean: the time that others wait, averaged over the draws."""
+        """How many more ratings a part's busiest block has than its mean block: a ratio, averaged over draws."""
         b = np.arange(self.blocks)
         busiest = np.array([self.sizes[b, (b + p) % self.blocks].max() for p in range(self.blocks)])
         share = self.parts / max(self.parts.sum(), 1)
@@ -82,8 +82,8 @@ def partition(row: np.ndarray, column: np.ndarray, shape: tuple[int, int], block
 
 
 def deal(counts: np.ndarray, blocks: int, rng: np.random.Generator) -> Side:
-    """Deal rows with so many ratings to blocks, the heaviest first, B at a time: the heaviest to the lightest block."""
-    order = rng.permutation(len(counts))  # rows of equal weight in no order
+    """Deal rows with these numbers of ratings to blocks: heaviest first, B at a time, the heaviest to the lightest."""
+    order = rng.permutation(len(counts))  # shuffles rows of equal weight
     order = order[np.argsort(-counts[order], kind="stable")]
     weight = counts[order].astype(np.int64)
     block, place = np.empty((2, len(counts)), np.int64)
@@ -100,7 +100,7 @@ def deal(counts: np.ndarray, blocks: int, rng: np.random.Generator) -> Side:
 
 
 def arrange(p: Partition, row: np.ndarray, column: np.ndarray, value: np.ndarray) -> Blocks:
-    """Ratings as the kernel wants them: by row block, part, row and column, and padded to one length."""
+    """Ratings in the kernel's order: by row block, part, row and column, padded to one length."""
     B, rows, columns = p.blocks, p.rows.counts.shape[1], p.columns.counts.shape[1]
     b, c = p.rows.block[row].astype(np.int64), p.columns.block[column]
     place = (b * B + (c - b) % B) * rows + p.rows.place[row]
@@ -108,7 +108,7 @@ def arrange(p: Partition, row: np.ndarray, column: np.ndarray, value: np.ndarray
     per_row = np.bincount(place, minlength=B * B * rows).reshape(B, B * rows)
     lengths = per_row.sum(1)
     if per_row.size and lengths.max() >= 2**31:
-        raise ValueError(f"a row block has {lengths.max():,} ratings: take more blocks")
+        raise ValueError(f"a row block has {lengths.max():,} ratings: use more blocks")
     ends = np.concatenate([np.zeros((B, 1), np.int64), np.cumsum(per_row, 1)], 1)
     first = np.arange(B)[:, None] * rows + np.arange(rows + 1)  # a part's rows, and the end of the last
     indptr = ends[:, first]
@@ -131,22 +131,22 @@ def save(directory: Path, p: Partition, train: Blocks, test: Blocks) -> None:
 
 
 def load(directory: Path) -> tuple[Partition, Blocks, Blocks]:
-    """What :func:`save` wrote; ratings stay on disk until they are used."""
-    read = lambda name: np.load(directory / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-    side = lambda s: Side(*(np.asarray(read(f"{s}-{field}")) for field in Side._fields))
-    blocks = lambda s: Blocks(*(read(f"{s}-{field}") for field in Blocks._fields))
-    p, train, test = (
-        Partition(side("rows"), side("columns"), np.asarray(read("sizes"))),
-        blocks("train"),
-        blocks("test"),
-    )
+    """What :func:`save` wrote. Ratings stay on disk until they are used."""
+
+    def read(name: str) -> np.ndarray:
+        """An array, mapped into memory."""
+        return np.load(directory / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+
+    rows, columns = (Side(*(np.asarray(read(f"{s}-{field}")) for field in Side._fields)) for s in ("rows", "columns"))
+    p = Partition(rows, columns, np.asarray(read("sizes")))
+    train, test = (Blocks(*(read(f"{s}-{field}") for field in Blocks._fields)) for s in ("train", "test"))  # type: ignore
     for ratings in (train, test):
         _check(p, ratings)
     return p, train, test
 
 
 def _check(p: Partition, ratings: Blocks) -> None:
-    """Raise if ratings do not fit a partition: the kernel, which takes them as they are, would read beyond arrays."""
+    """Raise if ratings do not fit a partition. The kernel does not check them, and would read beyond the arrays."""
     B, length = p.blocks, ratings.columns.shape[-1]
     kinds = [str(np.asarray(x).dtype) for x in ratings]
     if kinds != ["int32", "int32", "float32"] or ratings.columns.shape != ratings.values.shape or length % LANES:
@@ -159,12 +159,12 @@ def _check(p: Partition, ratings: Blocks) -> None:
             raise ValueError(f"row block {b} has ratings beyond its end")
         used = np.asarray(ratings.columns[b])
         if used.min(initial=0) < 0 or used.max(initial=0) >= p.columns.counts.shape[1]:
-            raise ValueError(f"row block {b} has ratings of columns that are not there")
+            raise ValueError(f"row block {b} has ratings of columns that do not exist")
     for side in (p.rows, p.columns):
         if side.block.min() < 0 or side.block.max() >= B or side.place.min() < 0:
-            raise ValueError("rows in blocks that are not there")
+            raise ValueError("it has rows in blocks that do not exist")
         if side.place.max() >= side.counts.shape[1] or side.block.shape != side.place.shape:
-            raise ValueError("rows at places that are not there")
+            raise ValueError("it has rows at places that do not exist")
 
 
 def named(p: Partition, train: Blocks, test: Blocks) -> dict[str, np.ndarray]:

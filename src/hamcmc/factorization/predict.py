@@ -1,30 +1,30 @@
 """From the draws of a factorization to predictions of ratings, with intervals.
 
 Given a draw, the rating of user i and item j is normal with mean ``g + b_i + c_j + w_i·h_j`` and variance ``1/τ``. A
-prediction is the mixture of these normals over all draws, so that its interval holds both the spread of the
+prediction is the mixture of these normals over all draws, so its interval covers both the spread of the
 posterior and the noise of a new rating. A row that the run has not seen is integrated over its prior in each draw.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr
 
 from hamcmc import _check
 from hamcmc.factorization import ratings as ratings_files
+from hamcmc.factorization.mixture import mixture_quantile
 from hamcmc.factorization.ratings import Ratings, RatingsError
 from hamcmc.store.checkpoint import read_checkpoint
-from hamcmc.store.draws import Array, open_store
+from hamcmc.store.draws import Array, Draws, open_store
 from hamcmc.store.errors import RunError
 from hamcmc.store.files import reading, require
 from hamcmc.store.settings import read_settings
 
 ENTRIES = 2**24  # draws × pairs held at once
-CACHED = 2**18  # of them while a quantile is searched: what the processor's cache holds
 SMALL = ("W_mean", "W_precision", "H_mean", "H_precision", "noise_precision")
 BIASES = ("row_bias", "column_bias")
 MODELS = ("paper", "full")
@@ -32,10 +32,10 @@ KINDS = {"rank": int, "global_mean": (int, float), "rating_range": list}
 
 
 class Predictions(NamedTuple):
-    """What new ratings of some pairs are expected to be.
+    """Predictive distributions of the ratings of some pairs.
 
     Attributes:
-        mean: their expectations.
+        mean: their means.
         sd: their standard deviations, noise included.
         low: lower ends of the central intervals.
         high: upper ends.
@@ -50,30 +50,43 @@ class Predictions(NamedTuple):
 
 
 class Factorization:
-    """The draws of a factorization run; :func:`load` opens one. Draws stay on disk and are read as they are needed.
+    """The draws of a factorization, which predict and recommend.
+
+    :func:`hamcmc.factorization.run.factorize` returns one, and :func:`load` opens the directory of a run. Draws stay
+    where they are stored, and are read as they are needed.
 
     Attributes:
         settings: what was asked (``run.json``).
         ratings: the ratings of the run, training and test.
         meta: how far it got, by its last checkpoint.
+        chains: chains, such as the replicas of an ensemble.
         draws: stored draws of each chain.
         hyper: precisions and means of the priors and of the noise, (draw · chain, …) each.
     """
 
-    def __init__(self, settings: dict[str, Any], meta: dict[str, Any], ratings: Ratings, root: Any):
-        self.settings, self.meta, self.ratings = settings, meta, ratings
+    def __init__(self, settings: dict[str, Any], meta: Mapping[str, Any], ratings: Ratings, root: Any):
+        self.settings, self.meta, self.ratings = settings, dict(meta), ratings
+        where = getattr(root.store, "root", "memory")
         noise = np.asarray(root["posterior/noise_precision"][:, : meta.get("draws")])
         self.chains = len(noise)
         self.draws = int(np.argmin(np.append(np.isfinite(noise).all(axis=0), False)))  # the others are still to come
         if self.draws < meta.get("draws", 0):
-            raise RunError(f"{root.store.root} is damaged: it has {self.draws} draws of {meta['draws']}")
+            raise RunError(f"{where} is damaged: it has {self.draws} draws of {meta['draws']}")
         if not self.draws:
-            raise RunError(f"{root.store.root} has no draws yet: they come after its burn-in")
-        full = settings["model"] == "full"
-        names = [*SMALL, *(f"{b}_{p}" for b in BIASES for p in ("mean", "precision") if full)]
+            raise RunError(f"{where} has no draws yet: they come after the warm-up")
+        self._biases = BIASES if settings["model"] == "full" else ()
+        names = [*SMALL, *(f"{b}_{p}" for b in self._biases for p in ("mean", "precision"))]
         self.hyper = {n: self._flat(there(root[f"posterior/{n}"][:, : self.draws])) for n in names}
-        self._biases = BIASES if full else ()
-        self._arrays = {n: root[f"posterior/{n}"] for n in ("W", "H", *self._biases)}  # to look one up takes a while
+        # Looking an array up takes a while.
+        self._arrays = {n: root[f"posterior/{n}"] for n in ("W", "H", *self._biases, *names)}
+
+    def __repr__(self) -> str:
+        s, chains = self.settings, f"{self.chains} chain{'s' * (self.chains > 1)}"
+        shape = f"{len(self.ratings.users):,} users × {len(self.ratings.items):,} items"
+        status = self.meta.get("status", "complete")
+        status = "" if status == "complete" else f", {'not finished' if status == 'running' else status}"
+        drawn = f"{chains} of {self.draws:,} draws{status}"
+        return f"<Factorization of {shape}: {s['model']} model, rank {s['rank']}, {drawn}>"
 
     @property
     def samples(self) -> int:
@@ -84,7 +97,7 @@ class Factorization:
         """Predict the rating of each user for the item beside it.
 
         Args:
-            users: ids, as in the file of ratings; an id that is not in there falls back to the prior of the rows.
+            users: ids, as in the file of ratings. An id that is not there falls back to the prior of the rows.
             items: as many ids of items.
             level: probability of the central interval between `low` and `high`.
             clip: cut mean and interval to the range of the ratings.
@@ -100,9 +113,9 @@ class Factorization:
         """The items with the largest expected ratings of a user, best first, and their predictions.
 
         Args:
-            user: an id; one that is not known gets what suits the average user.
-            top: how many.
-            include_rated: whether items that the user has rated, in training or test, may be among them.
+            user: an id. An unknown user gets what suits the average user.
+            top: how many items.
+            include_rated: whether to include items that the user has rated, in training or test.
             level: probability of the intervals.
             clip: cut mean and interval to the range of the ratings.
         """
@@ -133,13 +146,23 @@ class Factorization:
         """Expectation of each test rating, its rank (the predictive distribution function at its value), its value."""
         test = np.flatnonzero(self.ratings.test)
         if not len(test):
-            raise RunError("the run holds out no ratings")
+            raise RunError("the run holds out no ratings: give test= to measure its predictions")
         row, column, value = (np.asarray(x[test]) for x in (self.ratings.row, self.ratings.column, self.ratings.value))
         mean, rank = np.empty(len(test)), np.empty(len(test))
         for part, centre, variance in self._normals(row, column):
             mean[part] = centre.mean(0)
             rank[part] = ndtr((value[part] - centre) / np.sqrt(variance)).mean(0)
         return mean, rank, value
+
+    def in_memory(self) -> "Factorization":
+        """The same model with its draws and ratings in memory. It no longer needs the run's directory."""
+        arrays = [Array("posterior", n, x.shape[2:], str(x.dtype)) for n, x in self._arrays.items()]
+        copy = Draws.open(None, arrays, self.chains, self.draws, written=None)
+        stored = {n: there(x[:, : self.draws]) for n, x in self._arrays.items()}
+        copy.append({f"posterior/{n}": np.moveaxis(x, 1, 0) for n, x in stored.items()})
+        copy.flush()
+        ratings = self.ratings._replace(**{n: np.array(x) for n, x in zip(Ratings._fields[:6], self.ratings)})
+        return Factorization(self.settings, self.meta | {"draws": self.draws}, ratings, copy.root)
 
     def _predict(self, row: np.ndarray, column: np.ndarray, level: float, clip: bool) -> Predictions:
         if not 0 < level < 1:
@@ -161,9 +184,9 @@ class Factorization:
         return np.clip(x, *self.settings["rating_range"]) if clip else x
 
     def _normals(self, row: np.ndarray, column: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-        """Parts of the pairs, with mean and variance of each pair's rating in each draw: (draw, pair).
+        """Parts of the pairs, with the mean and the variance of each pair's rating in each draw: (draw, pair).
 
-        The variance is (draw, 1) if all rows and columns are known. Places of -1 are unknown.
+        The variance is (draw, 1) if all rows and columns are known. A place of -1 means unknown.
         """
         most = max(1, ENTRIES // self.samples)
         for start in range(0, len(row), most):
@@ -194,7 +217,7 @@ class Factorization:
         return mean, variance
 
     def _blocks(self, factor: str, bias: str, places: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
-        """For each draw, the factors and biases at the places; anything at those that are unknown."""
+        """For each draw, the factors and biases at the places. Those at unknown places are arbitrary."""
         wanted, back = np.unique(np.maximum(places, 0), return_inverse=True)
         step = self._arrays[factor].chunks[1]
         for start in range(0, self.draws, step):
@@ -218,7 +241,7 @@ class Factorization:
 
 
 def there(x: Any) -> np.ndarray:
-    """What was read from a store, all of which must be there: what is missing would read as NaN."""
+    """Draws that were read from a store. Raises if some are missing, which read as NaN."""
     found = np.asarray(x)
     if not np.isfinite(found).all():
         raise ValueError("some draws are missing")
@@ -230,7 +253,7 @@ def load(run: str | os.PathLike) -> Factorization:
     run = Path(run)
     settings, checkpoint = read_settings(run), read_checkpoint(run)
     if settings.get("model") not in MODELS:
-        raise RunError(f"{run} is not a factorization: it was not made by 'hamcmc factorize'")
+        raise RunError(f"{run} is not a factorization: 'hamcmc factorize' did not write it")
     if not (run / "draws.zarr").exists():
         raise RunError(f"{run} has no draws yet")
     require(settings, run / "run.json", KINDS)
@@ -253,46 +276,6 @@ def load(run: str | os.PathLike) -> Factorization:
             raise RunError(f"{run} is damaged: {name} is {shape}, and should be {(len(ids), settings['rank'])}")
     with reading(run / "draws.zarr"):
         return Factorization(settings, checkpoint.meta if checkpoint else {}, ratings, root)
-
-
-def mixture_quantile(p: float, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
-    """The p-quantile of equal mixtures of normals, one mixture per column; Newton's method within a bracket.
-
-    Args:
-        p: a probability.
-        mean: (component, mixture).
-        sd: (component, mixture) or (component, 1).
-    """
-    columns = max(1, CACHED // len(mean))
-    if mean.shape[1] > columns:
-        parts = [slice(start, start + columns) for start in range(0, mean.shape[1], columns)]
-        return np.concatenate([mixture_quantile(p, mean[:, c], sd if sd.shape[1] == 1 else sd[:, c]) for c in parts])
-    ends = mean + ndtri(p).astype(mean.dtype) * sd
-    low, high = (
-        ends.min(0).astype(np.float64),
-        ends.max(0).astype(np.float64),
-    )  # where no component, and where every component has reached p
-    width = np.sqrt(mean.var(0) + (sd**2).mean(0))
-    found = np.clip(mean.mean(0) + ndtri(p) * width, low, high).astype(np.float64)
-    finest = np.broadcast_to(sd.min(0), low.shape)
-    active = np.flatnonzero(high > low)
-    for _ in range(60):
-        if not len(active):
-            break
-        scale = sd if sd.shape[1] == 1 else sd[:, active]
-        x = found[active]
-        z = (x.astype(mean.dtype) - mean[:, active]) / scale
-        excess = ndtr(z).mean(0, dtype=np.float64) - p
-        density = (np.exp(-0.5 * z * z) / scale).mean(0, dtype=np.float64) / np.sqrt(2 * np.pi)
-        low[active], high[active] = np.where(excess < 0, x, low[active]), np.where(excess > 0, x, high[active])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            newton = x - excess / density
-        inside = (newton >= low[active]) & (newton <= high[active])
-        found[active] = np.where(inside, newton, (low[active] + high[active]) / 2)
-        # Newton's method doubles the digits: after a step of 1e-3 sd the rest is below single precision.
-        done = inside & (np.abs(newton - x) < 1e-3 * finest[active])
-        active = active[~done & (high[active] - low[active] > 1e-6 * finest[active])]
-    return found
 
 
 def _places(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:

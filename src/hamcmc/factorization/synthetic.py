@@ -1,4 +1,4 @@
-"""Ratings made by the project, of the shape and sparsity of MovieLens 1M, for when that is not at hand."""
+"""Synthetic ratings of the shape and sparsity of MovieLens 1M, for when that is not at hand."""
 
 from typing import NamedTuple
 
@@ -13,12 +13,12 @@ ACTIVITY, POPULARITY = 1.1, 1.25  # sd of the logarithm of users' activity and o
 
 
 class Synthetic(NamedTuple):
-    """Made ratings and how well the truth itself predicts them.
+    """Synthetic ratings, and how well the truth itself predicts them.
 
     Attributes:
         ratings: the ratings.
         mean: float32[N], the expectation of each under the truth.
-        noise_floor: RMSE of that expectation: no model is expected to do better.
+        noise_floor: RMSE of that expectation; no model is expected to do better.
     """
 
     ratings: Ratings
@@ -29,17 +29,17 @@ class Synthetic(NamedTuple):
 def movielens_like(
     users: int = 6040, items: int = 3706, ratings: int = 1_000_209, rank: int = 10, seed: int = 0, noise: float = 0.845
 ) -> Synthetic:
-    """Ratings 1, …, 5 of a rank-`rank` model with biases, rounded, by default of the shape of MovieLens 1M.
+    """Draw ratings 1, …, 5 from a model with `rank` factors and biases, and round them. The shape is MovieLens 1M's.
 
-    They are made up: each user rates at least 20 items (fewer if there are too few ratings for that), activity and
-    popularity have heavy tails, and the noise is such that models do about as well as on MovieLens 1M: with 10 % held
-    out, biases alone had a test RMSE of 0.91 (defaults, seed 0), a Gibbs sampler of rank 10 had 0.85, the truth 0.81.
+    Each user rates at least 20 items (fewer if there are too few ratings for that). Activity and popularity have heavy
+    tails. The noise is such that models do about as well as on MovieLens 1M: with 10 % held out, biases alone had a
+    test RMSE of 0.91 (defaults, seed 0), a Gibbs sampler of rank 10 had 0.85, and the truth 0.81.
 
     Args:
         users: number of rows.
         items: number of columns.
-        ratings: number of ratings, no pair twice.
-        rank: number of factors; their sizes fall like 1/√k.
+        ratings: number of ratings; no pair is rated twice.
+        rank: number of factors, whose sizes fall like 1/√k.
         seed: everything random follows from it.
         noise: standard deviation of what is added before rounding.
     """
@@ -51,7 +51,7 @@ def movielens_like(
     counts = _counts(rng, users, ratings, min(20, ratings // users, items), items)
     rarity = np.exp(POPULARITY * rng.standard_normal(items, np.float32))
     row = np.repeat(np.arange(users, dtype=np.int32), counts)
-    # The first of exponential clocks whose rates are the popularities: a weighted draw without replacement.
+    # A weighted draw without replacement takes the first of exponential clocks whose rates are the popularities.
     clocks = (rng.standard_exponential(items, np.float32) * rarity for _ in counts)
     column = np.concatenate([np.argpartition(c, n - 1)[:n] for c, n in zip(clocks, counts)]).astype(np.int32)
     size = 1 / np.sqrt(np.arange(1, rank + 1))
@@ -69,7 +69,7 @@ def movielens_like(
 
 
 def _counts(rng: np.random.Generator, n: int, total: int, least: int, most: int) -> np.ndarray:
-    """Whole numbers from `least` to `most` with a heavy tail and a given sum."""
+    """Draw integers from `least` to `most` with a heavy tail and a given sum."""
     activity = rng.lognormal(0, ACTIVITY, n)
     counts = np.full(n, least)
     while (left := total - counts.sum()) > 0:

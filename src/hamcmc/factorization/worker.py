@@ -7,25 +7,27 @@ import jax
 
 from hamcmc.factorization import launch
 from hamcmc.inference import compilation
+from hamcmc.store.errors import Interrupted, NonFinite, RunError
 
-LOST = 3  # exit code of a process that was left alone by another
+LOST = 3  # exit code of a process that lost another one
 
 
 def main(path: str, *options: str) -> int:
-    """Join the others, and work."""
-    from hamcmc.factorization.run import work
-    from hamcmc.store.errors import Interrupted, RunError
+    """Join the others, do this process's share of the run, and return the exit code."""
+    from hamcmc.factorization.run import run_here
 
     seconds = next((float(o.partition("=")[2]) for o in options if o.startswith("--checkpoint-seconds=")), 30.0)
     quiet = False if "--quiet" in options else None
     _take_own_cores()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the collectives' library chats on stdout
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the collectives' library prints to stdout
     compilation.keep()
     launch.join()
     try:
-        work(path, progress=quiet, checkpoint_seconds=seconds)
+        run_here(path, progress=quiet, checkpoint_seconds=seconds)
     except Interrupted as stop:
         return 128 + stop.signal
+    except NonFinite:  # the checkpoint has the message
+        return launch.FAILED
     except (RunError, ValueError) as error:
         if jax.process_index() == 0:
             print(f"error: {error}", file=sys.stderr)
@@ -38,7 +40,7 @@ def main(path: str, *options: str) -> int:
 
 
 def _take_own_cores() -> None:
-    """Where there are cores for every process, each keeps to its own: threads of others would only be in its way."""
+    """Keep to cores of its own where there are enough for every process: threads of the others would disturb it."""
     processes, mine = int(os.environ["HAMCMC_PROCESSES"]), int(os.environ["HAMCMC_PROCESS"])
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     each = len(cores) // processes
@@ -52,4 +54,4 @@ if __name__ == "__main__":
     sys.stderr.flush()
     if code in (0, 130):
         jax.distributed.shutdown()
-    os._exit(code)  # a regular exit would wait for processes that are no more
+    os._exit(code)  # a regular exit would wait for processes that are gone

@@ -1,17 +1,15 @@
 """Bayesian matrix factorization as a scikit-learn regressor."""
 
 import os
-import tempfile
-from pathlib import Path
 from typing import Any, Literal, overload
 
 import numpy as np
 
+from hamcmc._renamed import renamed
 from hamcmc._require import needs
-from hamcmc.factorization.predict import Factorization
+from hamcmc.factorization.predict import Predictions
 from hamcmc.factorization.ratings import Ratings
-from hamcmc.factorization.run import blocks_for, factorize
-from hamcmc.store.draws import Array, Draws, open_store
+from hamcmc.factorization.run import factorize
 
 with needs("scikit-learn", "sklearn"):
     from sklearn.base import BaseEstimator, RegressorMixin
@@ -20,34 +18,35 @@ with needs("scikit-learn", "sklearn"):
 
 
 class MatrixFactorization(RegressorMixin, BaseEstimator):
-    """Ratings of items by users, as products of factors that are drawn from their posterior.
+    """Bayesian matrix factorization of ratings.
 
     ``X`` has two columns, user and item, whose entries are ids: numbers or strings. ``y`` has the ratings. A pair may
-    be rated more than once. Predictions of users and items that were not in the training data fall back to the prior
-    that the others have taught, with the wide interval that goes with it.
+    be rated more than once. Users and items that were not in the training data fall back to the prior that the others
+    have taught, and get wide intervals.
 
-    The draws are kept in memory, and with the estimator when it is pickled. ``hamcmc factorize`` is for more ratings
-    than that, and for several processes.
+    The draws are kept in memory, and are pickled with the estimator. For more ratings than fit into memory, and for
+    several processes, use :func:`hamcmc.factorize` or ``hamcmc factorize``.
 
     Args:
         rank: K, the number of factors; at most the number of users and of items.
-        model: ``"full"``, or the paper's (``"paper"``: no biases, unit variances).
-        sampler: one of ``sghmc``, ``sgld``, ``psgld``, ``hamcmc``, ``ensemble_hamcmc``.
-        step_size: ε, the drift's factor (2ε is the noise's variance); by default as the sampler's recipe says.
-        samples: stored draws.
-        burn_in: sweeps before the first one.
+        model: ``"full"``, or ``"paper"`` for the paper's model without biases and with unit variances.
+        sampler: ``sghmc``, ``sgld``, ``psgld``, ``hamcmc`` or ``ensemble_hamcmc``.
+        step_size: ε, the factor of the drift (2ε is the variance of the noise); by default the sampler's recipe's.
+        num_samples: stored draws per chain.
+        warmup: sweeps before the first stored draw.
         thin: sweeps per stored draw.
         steps: gradient steps in a sweep.
-        blocks: the matrix is cut in B × B blocks; by default one for each core.
+        blocks: B. The matrix is cut into B × B blocks; by default one for each core.
         clip: cut predictions to the range of the ratings.
-        random_state: a seed, a ``numpy.random.RandomState``, or None for another seed at each fit.
-        out: directory for the run, so that ``hamcmc report`` can show it; None leaves nothing on disk.
+        random_state: a seed, a ``numpy.random.RandomState``, or None for a different seed at each fit.
+        out: directory for the run, which ``hamcmc report`` can show. It is replaced at each fit. None writes nothing.
 
     Attributes:
         model_: the fitted :class:`~hamcmc.factorization.predict.Factorization`, which can also recommend.
         n_features_in_: 2.
     """
 
+    @renamed(samples="num_samples", burn_in="warmup")
     def __init__(
         self,
         rank: int = 10,
@@ -55,8 +54,8 @@ class MatrixFactorization(RegressorMixin, BaseEstimator):
         model: str = "full",
         sampler: str = "sghmc",
         step_size: float | None = None,
-        samples: int = 200,
-        burn_in: int = 20,
+        num_samples: int = 200,
+        warmup: int = 20,
         thin: int = 1,
         steps: int = 20,
         blocks: int | None = None,
@@ -68,8 +67,8 @@ class MatrixFactorization(RegressorMixin, BaseEstimator):
         self.model = model
         self.sampler = sampler
         self.step_size = step_size
-        self.samples = samples
-        self.burn_in = burn_in
+        self.num_samples = num_samples
+        self.warmup = warmup
         self.thin = thin
         self.steps = steps
         self.blocks = blocks
@@ -83,27 +82,24 @@ class MatrixFactorization(RegressorMixin, BaseEstimator):
         (users, row), (items, column) = (np.unique(ids, return_inverse=True) for ids in self._pairs(X))
         places = (row.astype(np.int32), column.astype(np.int32))
         ratings = Ratings(users, items, *places, np.asarray(y, np.float32), np.zeros(len(y), bool))
-        with tempfile.TemporaryDirectory() as scratch:
-            path = Path(scratch) / "run" if self.out is None else Path(self.out)
-            fitted = factorize(
-                ratings,
-                path,
-                rank=self.rank,
-                model=self.model,
-                sampler=self.sampler,
-                step_size=self.step_size,
-                samples=self.samples,
-                burn_in=self.burn_in,
-                thin=self.thin,
-                steps=self.steps,
-                blocks=min(blocks_for(1), len(users), len(items)) if self.blocks is None else self.blocks,
-                test=0.0,
-                seed=int(check_random_state(self.random_state).randint(2**31)),
-                overwrite=self.out is not None,
-                progress=False,
-            )
-            root = _in_memory(path, fitted)
-        self.model_ = Factorization(fitted.settings, fitted.meta, ratings, root)
+        fitted = factorize(
+            ratings,
+            self.out,
+            rank=self.rank,
+            model=self.model,
+            sampler=self.sampler,
+            step_size=self.step_size,
+            num_samples=self.num_samples,
+            warmup=self.warmup,
+            thin=self.thin,
+            steps=self.steps,
+            blocks=self.blocks,
+            test=0.0,
+            seed=int(check_random_state(self.random_state).randint(2**31)),
+            overwrite=self.out is not None,
+            progress=False,
+        )
+        self.model_ = fitted if self.out is None else fitted.in_memory()
         return self
 
     @overload
@@ -113,16 +109,16 @@ class MatrixFactorization(RegressorMixin, BaseEstimator):
     def predict(self, X: Any, return_std: Literal[True]) -> tuple[np.ndarray, np.ndarray]: ...
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Expected ratings of pairs (n, 2), and with `return_std` the sd of a new rating, its noise included."""
+        """Mean ratings of pairs (n, 2). With `return_std` also the sd of new ratings, noise included."""
         found = self._predict(X, 0.9)
         return (found.mean, found.sd) if return_std else found.mean
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """Both ends of the central interval in which a new rating lies with the probability `level`."""
+        """Both ends of the central interval that contains a new rating with probability `level`."""
         found = self._predict(X, level)
         return found.low, found.high
 
-    def _predict(self, X: Any, level: float) -> Any:
+    def _predict(self, X: Any, level: float) -> Predictions:
         check_is_fitted(self)
         X = validate_data(self, X, dtype=None, reset=False)
         return self.model_.predict(*self._pairs(X), level=level, clip=self.clip)
@@ -135,25 +131,18 @@ class MatrixFactorization(RegressorMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.categorical = tags.input_tags.string = True
-        tags.regressor_tags.poor_score = True  # of rows that are no pairs of users and items
+        tags.regressor_tags.poor_score = True  # on rows that are not pairs of users and items
         return tags
 
 
 def _ids(column: np.ndarray) -> np.ndarray:
-    """Ids as text; 3, 3.0 and "3" are one."""
+    """Ids as text; 3, 3.0 and "3" are the same id."""
+
+    def text(value: Any) -> str:
+        """One id."""
+        whole = isinstance(value, float | np.floating) and value.is_integer()
+        return str(int(value)) if whole else str(value)
+
     entries = column.tolist()
-    whole = lambda v: isinstance(v, float | np.floating) and v.is_integer()
-    text = {v: str(int(v)) if whole(v) else str(v) for v in set(entries)}
-    return np.array([text[v] for v in entries], str)
-
-
-def _in_memory(path: Path, fitted: Factorization) -> Any:
-    """A copy of the store of draws that needs no disk."""
-    arrays = [
-        Array(**(a | {"shape": tuple(a["shape"])})) for a in fitted.settings["arrays"] if a["group"] == "posterior"
-    ]
-    stored = open_store(path / "draws.zarr", arrays, fitted.draws, "r")
-    draws = Draws.open(None, arrays, fitted.chains, fitted.draws, written=None)
-    draws.append({f"posterior/{a.name}": np.moveaxis(np.asarray(stored[f"posterior/{a.name}"]), 1, 0) for a in arrays})
-    draws.flush()
-    return draws.root
+    names = {value: text(value) for value in set(entries)}
+    return np.array([names[value] for value in entries], str)

@@ -17,9 +17,10 @@ from matplotlib.figure import Figure
 
 from hamcmc import _check
 from hamcmc.factorization import model as gaussian_mf
-from hamcmc.factorization import partition, run
+from hamcmc.factorization import partition, program, recipes
 from hamcmc.factorization import ratings as files
 from hamcmc.factorization import sharded as factorization
+from hamcmc.factorization.metric import plain_metric, row_count_metric
 from hamcmc.factorization.native import Blocks
 from hamcmc.factorization.ratings import Ratings
 from hamcmc.factorization.sharded import Data
@@ -102,7 +103,7 @@ def split(ratings: Ratings, *, rank: int, blocks: int, validation: float, seed: 
     trial, data = (jax.device_put(Data(*pair, *counts)) for pair in zip(learn, look))
     columns = gaussian_mf.layout("paper", rank)
     asked = {"seed": seed, "rating_range": ratings.range, "variance": float(value[~test].var()), "chains": 1}
-    position, hyper = run.start(asked, p, columns)
+    position, hyper = program.start(asked, p, columns)
     # A row with n ratings has the curvature n h hᵀ, where w·h is about a rating and w about as long as h.
     most = max(int(side.counts.max()) for side in (p.rows, p.columns))
     return Split(p, columns, trial, data, position, hyper, 1 + most * float(np.sqrt(np.mean(value[~test] ** 2))))
@@ -124,7 +125,7 @@ class Runner:
     def __init__(self, s: Split, method: Method):
         self.s = s
         of_base = {"gamma": 1.0 if method.metric else GAMMA / s.curvature} if method.sampler == "hamcmc" else {}
-        make = run.make_sampler(method.sampler, method.options | of_base)
+        make = recipes.make_sampler(method.sampler, method.options | of_base)
         threads = min(os.cpu_count() or 1, s.p.blocks)
 
         def build(step_size: Any) -> Any:
@@ -135,9 +136,8 @@ class Runner:
             )
 
         self.begin = build(1.0).begin
-        self.visit = jax.jit(lambda step_size, carry, *rest: build(step_size).visit(carry, *rest), donate_argnums=1)
-        row_counts, plain = factorization.row_count_metric, factorization.plain_metric
-        self.metric = row_counts(s.columns, s.hyper) if method.metric else plain(s.columns)
+        self.segment = jax.jit(lambda step_size, carry, *rest: build(step_size).segment(carry, *rest), donate_argnums=1)
+        self.metric = row_count_metric(s.columns, s.hyper) if method.metric else plain_metric(s.columns)
         number, over = method.unit
         self.unit = number / {"L": s.curvature, "N": s.p.parts.sum(), "": 1.0}[over]
 
@@ -152,7 +152,7 @@ class Runner:
         carry, keys, found = self.start(data), factorization.keys(seed), []
         fixed, steps = np.float32(step_size), np.int32(every)
         for t in range(0, iterations, every):
-            carry, trace = self.visit(fixed, carry, data, keys, steps, np.int32(t >= burn_in))
+            carry, trace = self.segment(fixed, carry, data, keys, steps, np.int32(t >= burn_in))
             found.append(trace.rmse)
             if len(found) % 20 == 0 and not np.isfinite(found[-1]).all():
                 break
@@ -165,7 +165,7 @@ class Runner:
         carry = jax.block_until_ready(self.start(self.s.data))
         keys, began = factorization.keys(0), time.perf_counter()
         rest = (carry, self.s.data, keys, np.int32(steps), np.int32(0))
-        jax.block_until_ready(self.visit(np.float32(step_size), *rest))
+        jax.block_until_ready(self.segment(np.float32(step_size), *rest))
         return time.perf_counter() - began
 
 

@@ -104,7 +104,7 @@ def check_formula() -> list[dict[str, Any]]:
                 "compiled": moved,
                 "reductions": len(reduced),
                 "reduced": sum(reduced),
-                "reduced by formula": 4 * cost.REDUCED[sampler](3),
+                "reduced by formula": 4 * cost.reduced(sampler, 3),
             }
         )
     return found

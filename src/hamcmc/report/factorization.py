@@ -1,4 +1,4 @@
-"""The report of a factorization run: error against work, calibration of the intervals, precisions, cost."""
+"""The report of a factorization run: errors over time, calibration of the intervals, precisions, cost."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from hamcmc.store.settings import read_settings
 
 LEVELS = [*(n / 20 for n in range(1, 20)), 0.99]
 TABLED = (0.5, 0.8, 0.9, 0.95, 0.99)
-GOOD_COVERAGE = 0.02  # away from 90 %, at most
+GOOD_COVERAGE = 0.02  # the largest distance from 90 % that counts as calibrated
 ERRORS = {"rmse": "of the mean of all draws so far", "rmse_draw": "of each draw"}
 
 
@@ -37,7 +37,7 @@ def write(run: str | os.PathLike, out: str | os.PathLike | None = None) -> Path:
 
 
 def events(run: Path) -> list[dict[str, Any]]:
-    """The log of a run; a line that is still being written is left out."""
+    """The log of a run, without a line that is still being written."""
     found = []
     file = run / "events.jsonl"
     for line in file.read_text().splitlines() if file.exists() else []:
@@ -51,13 +51,13 @@ def events(run: Path) -> list[dict[str, Any]]:
 
 
 def progress(log: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """One line per iteration, in order: what a resumed run repeats counts as it was the last time."""
+    """One line per iteration, in order. If a resumed run repeated an iteration, its last line counts."""
     lines = {e["iteration"]: e for e in log if e.get("event") == "progress" and "seconds" in e}
     return [lines[i] for i in sorted(lines)]
 
 
 def page(run: Path, progress_html: str | None = None) -> str:
-    """The HTML of the report; with `progress_html`, which stands for the status, one that asks its server for news."""
+    """The HTML of the report. With `progress_html`, which replaces the status, the page asks its server for news."""
     live = progress_html is not None
     if live and not draws_so_far(run):
         return _early(run, progress_html)
@@ -84,11 +84,11 @@ def draws_so_far(run: Path) -> int:
 
 
 def _early(run: Path, progress_html: str) -> str:
-    """The page of a run in its burn-in."""
+    """The page of a run in its warm-up."""
     settings, lines = read_settings(run), progress(events(run))
     sections = {"Error": _errors(lines, settings)} if lines else {}
     sections["Settings"] = _settings(settings)
-    glance = frame.at_a_glance([], ["No draws are stored yet: they come after the burn-in, with the checkpoints."])
+    glance = frame.at_a_glance([], ["No draws are stored yet: they come after the warm-up, with the checkpoints."])
     version = str(settings.get("versions", {}).get("hamcmc", ""))
     return frame.document(run.resolve().name, progress_html, glance, sections, version, live=True)
 
@@ -125,7 +125,7 @@ def _facts(model: Factorization) -> str:
 
 
 def _glance(model: Factorization, lines: Sequence[Mapping[str, Any]], tested: bool) -> str:
-    """The numbers that matter first, and what they mean."""
+    """The most important numbers, and what they mean."""
     cards, checks = [], []
     if tested:
         (covered,) = model.coverage([0.9])
@@ -135,12 +135,14 @@ def _glance(model: Factorization, lines: Sequence[Mapping[str, Any]], tested: bo
             ("Coverage of 90 % intervals", f"{100 * covered:.1f} %", "of the held-out ratings", _grade(good)),
         ]
         if good:
-            checks.append("The intervals hold as many held-out ratings as they promise.")
+            checks.append("The intervals cover as many held-out ratings as they promise.")
         else:
             kind = "too narrow" if covered < 0.9 else "too wide"
-            checks.append(f"The intervals are {kind}: 90 % of them should cover, and {100 * covered:.1f} % do.")
+            checks.append(
+                f"The intervals are {kind}: those of 90 % cover {100 * covered:.1f} % of the held-out ratings."
+            )
     else:
-        checks.append("No ratings were held out: neither the error nor the intervals can be checked.")
+        checks.append("No ratings were held out, so neither the error nor the intervals can be checked.")
     if lines:
         rates = [e["ratings_per_second"] for e in lines if "ratings_per_second" in e]
         cards.append(("Time", duration(lines[-1]["seconds"]), "in the compiled loop", ""))
@@ -161,20 +163,18 @@ def _errors(lines: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> 
     curves = {name: x for name, x in curves.items() if np.isfinite(x).any()}
     if not curves:
         return "<p>No test error was logged.</p>"
-    burn_in = settings.get("warmup", 0)
+    warmup = settings.get("warmup", 0)
     html = "<p class='soft'>Root mean square error on the held-out ratings. "
-    html += (
-        f"The dotted line marks the end of the burn-in, after {plural(burn_in, 'iteration')}.</p>"
-        if burn_in
-        else "</p>"
-    )
+    if warmup:
+        html += f"The dotted line marks the end of the warm-up, after {plural(warmup, 'iteration')}."
+    html += "</p>"
     html += frame.key({name: i for i, name in enumerate(curves)}, "curves") + '<div class="row">'
     last = ", ".join(f"{x[np.isfinite(x)][-1]:.4f} {name}" for name, x in curves.items())
     iterations, seconds = _curve(lines, "iteration"), _curve(lines, "seconds")
-    after = seconds[iterations >= burn_in]
+    after = seconds[iterations >= warmup]
     for name, when, mark in (
-        ("iteration", iterations, burn_in),
-        ("seconds", seconds, after[0] if burn_in and len(after) else 0),
+        ("iteration", iterations, warmup),
+        ("seconds", seconds, after[0] if warmup and len(after) else 0),
     ):
         html += frame.figure(_plot_errors(when, curves, name, mark), f"Test RMSE against {name}; at the end {last}")
     rows = [
@@ -193,7 +193,7 @@ def _plot_errors(when: np.ndarray, curves: Mapping[str, np.ndarray], name: str, 
     late = np.concatenate([x[len(x) // 10 :] for x in curves.values()])
     late = late[np.isfinite(late)]
     y = plots.axis("test RMSE")
-    if len(late):  # the first steps would leave nothing to see of the others
+    if len(late):  # the first errors are large, and would flatten all others
         margin = 0.05 * np.ptp(late) + 1e-3
         y["range"] = [float(late.min() - margin), float(np.quantile(late, 0.99) + margin)]
     guides = [[float(mark), None, float(mark), None]] if mark else []
@@ -208,7 +208,7 @@ def _calibration(model: Factorization) -> str:
     ]
     return (
         "<p class='soft'>The share of held-out ratings inside their central interval, for each nominal level. On the "
-        "diagonal the intervals are honest; below it they are too narrow, above it too wide.</p>"
+        "diagonal the intervals are calibrated. Below it they are too narrow, above it too wide.</p>"
         '<div class="row">'
         + '<div class="square">'
         + frame.figure(_plot_calibration(observed, n), f"Observed against nominal coverage of {n:,} held-out ratings")
@@ -236,7 +236,7 @@ def _plot_calibration(observed: np.ndarray, n: int) -> plots.Plot:
 
 
 def _precisions(model: Factorization) -> str:
-    html = "<p class='soft'>Over the draws of each chain. A factor of large precision is hardly used.</p>"
+    html = "<p class='soft'>The draws of each chain. A factor with a large precision is hardly used.</p>"
     shown = {
         "noise_precision": "Precision of the noise",
         "W_precision": "Precisions of users' factors",
@@ -261,7 +261,7 @@ def _precisions(model: Factorization) -> str:
 
 
 def _plot_precisions(x: np.ndarray) -> plots.Plot:
-    """Precisions (draw, chain, factor): a line for each; of one chain in the factors' colours."""
+    """Precisions (draw, chain, factor) with a line for each. If there is one chain, each factor has its colour."""
     y = plots.axis()
     if x.min() > 0 and x.max() > plots.LOG * x.min():
         x, y["log"] = np.log10(x), True
@@ -297,7 +297,7 @@ def _cost(model: Factorization, log: Sequence[Mapping[str, Any]], lines: Sequenc
     if share is not None:
         rows.append(["share of communication", f"{100 * share:.1f} %"])
     return (
-        frame.table(["", "amount"], rows, "The last start counts for devices and processes", kind="wrap")
+        frame.table(["", "amount"], rows, "Devices and processes are those of the last start", kind="wrap")
         if rows
         else "<p>–</p>"
     )

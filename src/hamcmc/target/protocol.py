@@ -14,7 +14,7 @@ PyTree = Any
 Tree = TypeVar("Tree")
 
 
-def unbiased(prior: Tree, likelihood: PyTree, factor: Any) -> Tree:
+def unbiased(prior: Tree, likelihood: PyTree, factor: Any, *, likelihood_first: bool = False) -> Tree:
     """``prior + factor · likelihood``, the unbiased estimate of a sum over all data, for scalars and for pytrees.
 
     Every target makes its log-density and its gradient here, and nothing else in the package scales a likelihood.
@@ -23,7 +23,11 @@ def unbiased(prior: Tree, likelihood: PyTree, factor: Any) -> Tree:
         prior: the log-prior or its gradient.
         likelihood: the same for a minibatch.
         factor: N if `likelihood` is the minibatch's mean, N/n if it is the minibatch's sum.
+        likelihood_first: the order of the two in the sum. Compilers fuse the first product with the addition, so that
+            the order decides on the last bit, and with it whether a run of an older version resumes to its own draws.
     """
+    if likelihood_first:
+        return jax.tree.map(lambda p, g: factor * g + p, prior, likelihood)
     return jax.tree.map(lambda p, g: p + factor * g, prior, likelihood)
 
 

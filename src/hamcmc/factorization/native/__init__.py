@@ -1,10 +1,10 @@
-"""The inner loops of matrix factorization: C++ on a CPU, XLA's own operations elsewhere, with the same numbers.
+"""The inner loops of matrix factorization: C++ on a CPU, XLA's own operations elsewhere, with the same results.
 
-X ≈ W Hᵀ is cut in blocks, and a call works on one part: q row blocks, each with the column block paired to it. They
-have no row or column in common, so `threads` can work on them at once. All functions can be used under ``jit``,
-``vmap`` (replicas share the ratings), loops and ``shard_map(check_vma=False)``; none can be differentiated.
+X ≈ W Hᵀ is cut into blocks, and a call works on one part: q row blocks, each with the column block paired to it. They
+have no row or column in common, so `threads` can work on them at once. All functions work under ``jit``, ``vmap``
+(replicas share the ratings), loops and ``shard_map(check_vma=False)``. None can be differentiated.
 
-Which form runs is decided when a program is traced: see `available`. HAMCMC_NATIVE=0 forces XLA's.
+The form is chosen when a program is traced: see `available`. HAMCMC_NATIVE=0 forces XLA's.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def gradient(W: Array, H: Array, blocks: Blocks, part: Any, *, threads: int = 1)
         H: (q, J, K); slot b holds the column block that `part` pairs with row block b.
         blocks: the ratings.
         part: which of the B parts.
-        threads: how many work on the q blocks (times replicas).
+        threads: threads that work on the q blocks (times replicas).
 
     Returns:
         Σ_j e h_j for each row (q, I, K), Σ_i e w_i for each column (q, J, K), and Σ e² for each block (q,).
@@ -57,7 +57,7 @@ def predict(W: Array, H: Array, blocks: Blocks, part: Any, *, threads: int = 1) 
 
 
 def normal(words: Array, rows: Array, columns: int, *, threads: int = 1) -> Array:
-    """Independent N(0, 1) draws for each row, which depend on the row's number alone and not on where it lives.
+    """Independent N(0, 1) draws for each row. They depend on the row's number alone, not on the device that holds it.
 
     Threefry-2x32 with the key `words` on the counter (row, c) gives columns 2c and 2c + 1.
 
@@ -65,7 +65,7 @@ def normal(words: Array, rows: Array, columns: int, *, threads: int = 1) -> Arra
         words: uint32[2], the key.
         rows: global row numbers, uint32 of any shape.
         columns: draws per row, even.
-        threads: how many work on it.
+        threads: threads that work on it.
 
     Returns:
         ``float32[*rows.shape, columns]``.
@@ -83,7 +83,7 @@ def normal(words: Array, rows: Array, columns: int, *, threads: int = 1) -> Arra
 
 
 def choose(name: str, default: Callable, out: Any, W, H, blocks: Blocks, part: Any, threads: int) -> Any:
-    """The compiled form of a function where it exists, else XLA's."""
+    """Call the compiled form of a function if it exists, else XLA's."""
     part = jnp.asarray(part, jnp.int32)
     if W.dtype != jnp.float32 or not available():
         return default(W, H, blocks, part)
@@ -97,7 +97,7 @@ def choose(name: str, default: Callable, out: Any, W, H, blocks: Blocks, part: A
 
 
 def check(W: Array, H: Array, blocks: Blocks) -> None:
-    """Raise ValueError on shapes or types that do not fit."""
+    """Raise ValueError if shapes or types do not fit."""
     shapes = f"W {W.shape}, H {H.shape}, indptr {blocks.indptr.shape}, columns {blocks.columns.shape}"
     if W.ndim != 3 or H.ndim != 3 or blocks.indptr.ndim != 3 or blocks.columns.ndim != 2:
         raise ValueError(f"expected W (q, I, K), H (q, J, K), indptr (q, B, I + 1), columns (q, n), not {shapes}")

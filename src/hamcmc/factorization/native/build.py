@@ -1,4 +1,4 @@
-"""How the C++ library is compiled and recognised. Used by the package's build, which cannot import the package."""
+"""How the C++ library is compiled and recognised. The package's build uses this file, and cannot import the package."""
 
 import hashlib
 import os
@@ -13,15 +13,15 @@ LIBRARY = FOLDER / "_kernels.so"
 
 
 def source_hash() -> str:
-    """Of all files that make the library, to notice one built from others."""
+    """A hash of the library's source files, to recognise a library that was built from others."""
     return digest(*(part for path in sources() for part in (path.name.encode(), path.read_bytes())))
 
 
 def compile_library(include: str) -> None:
-    """Compile to `LIBRARY`, with the headers of ``jax.ffi.include_dir()``. Raises OSError when it does not work.
+    """Compile to `LIBRARY`, with the headers of ``jax.ffi.include_dir()``. Raises OSError if the compiler fails.
 
-    CXX names the compiler. CXXFLAGS come last and so win: a distributor who builds for other machines sets
-    ``CXXFLAGS=-march=x86-64-v2``, or what those have.
+    CXX names the compiler. CXXFLAGS come last, so they win. To build for other machines, set for example
+    ``CXXFLAGS=-march=x86-64-v2``.
     """
     compiler = shlex.split(os.environ.get("CXX", "")) or [shutil.which("g++") or shutil.which("c++") or "c++"]
     command = [*compiler, "-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fvisibility-inlines-hidden"]
@@ -30,12 +30,12 @@ def compile_library(include: str) -> None:
     command += shlex.split(os.environ.get("CXXFLAGS", ""))
     command += [str(path) for path in sources() if path.suffix == ".cc"]
 
-    # One installation builds several times: what was made by the same command with the same headers is kept.
+    # One installation builds several times. A library made by the same command with the same headers is kept.
     headers = (path.read_bytes() for path in sorted(Path(include).glob("xla/ffi/api/*.h")))
     built = digest(shlex.join(command).encode(), *headers)
     if LIBRARY.exists() and built.encode() in LIBRARY.read_bytes():
         return
-    LIBRARY.unlink(missing_ok=True)  # also when this fails, never leave one of other source
+    LIBRARY.unlink(missing_ok=True)  # even if this fails, leave no library of other source
     temporary = LIBRARY.with_suffix(f".{os.getpid()}.tmp")
     command += [f'-DHAMCMC_BUILT="{built}"', "-isystem", include, "-o", str(temporary)]
     try:
@@ -53,7 +53,7 @@ def sources() -> list[Path]:
 
 
 def digest(*parts: bytes) -> str:
-    """A short hash of all parts and where they end."""
+    """A short hash of all parts and of where they end."""
     whole = hashlib.sha256()
     for part in parts:
         whole.update(len(part).to_bytes(8, "big") + part)
@@ -61,7 +61,7 @@ def digest(*parts: bytes) -> str:
 
 
 def has_avx2() -> bool:
-    """Whether this is an x86 machine of 2013 or later; elsewhere the compiler's default is taken."""
+    """Whether this is an x86 machine of 2013 or later. Elsewhere the compiler's default applies."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return False
     try:

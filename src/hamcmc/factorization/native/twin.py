@@ -1,6 +1,6 @@
-"""The kernels in XLA's own operations: for accelerators, double precision, and where no compiler was.
+"""The kernels in XLA's own operations, for accelerators, double precision, and machines without a compiler.
 
-XLA's shapes are static and the number of ratings in a part is not, so they are taken in chunks of one length.
+XLA's shapes are static and the number of ratings in a part is not, so ratings are taken in chunks of one length.
 """
 
 from collections.abc import Callable
@@ -18,17 +18,17 @@ SHORTEST = 1024  # chunk
 
 
 class Chunk(NamedTuple):
-    """Ratings that stand one after the other in a row block."""
+    """Consecutive ratings of a row block."""
 
     at: Array  # where they begin
-    valid: Array  # whether each is of the part and was not in the chunk before
+    valid: Array  # whether each belongs to the part, and was not in the chunk before
     row: Array
     column: Array
     value: Array
 
 
 def gradient(W: Array, H: Array, blocks: Blocks, part: Array) -> tuple[Array, Array, Array]:
-    """As `hamcmc.factorization.native.gradient`."""
+    """See `hamcmc.factorization.native.gradient`."""
 
     def add(sums, W, H, chunk):
         gW, gH, square = sums
@@ -41,7 +41,7 @@ def gradient(W: Array, H: Array, blocks: Blocks, part: Array) -> tuple[Array, Ar
 
 
 def squared_error(W: Array, H: Array, blocks: Blocks, part: Array) -> tuple[Array, Array]:
-    """As `hamcmc.factorization.native.squared_error`."""
+    """See `hamcmc.factorization.native.squared_error`."""
 
     def add(sums, W, H, chunk):
         e = jnp.where(chunk.valid, chunk.value - jnp.sum(W[chunk.row] * H[chunk.column], axis=-1), 0)
@@ -51,7 +51,7 @@ def squared_error(W: Array, H: Array, blocks: Blocks, part: Array) -> tuple[Arra
 
 
 def predict(W: Array, H: Array, blocks: Blocks, part: Array) -> Array:
-    """As `hamcmc.factorization.native.predict`."""
+    """See `hamcmc.factorization.native.predict`."""
 
     def put(found, W, H, chunk):
         before = lax.dynamic_slice_in_dim(found, chunk.at, len(chunk.row))
@@ -63,11 +63,11 @@ def predict(W: Array, H: Array, blocks: Blocks, part: Array) -> Array:
 
 
 def normal(words: Array, rows: Array, columns: int) -> Array:
-    """As `hamcmc.factorization.native.normal`."""
+    """See `hamcmc.factorization.native.normal`."""
     high, low = threefry(words[0], words[1], rows[..., None], lax.iota(jnp.uint32, columns // 2))
     bits = jnp.stack([high, low], axis=-1).reshape(*rows.shape, columns)
 
-    # As in hamcmc.samplers.noise.from_counts: random mantissas make uniform numbers in [1, 2), moved to (−1, 1).
+    # As in hamcmc.samplers.noise.from_counts, random mantissas make uniform numbers in [1, 2), moved to (−1, 1).
     one, lowest = np.float32(1), np.nextafter(np.float32(-1), np.float32(0))
     mantissa = (bits >> np.uint32(9)) | one.view(np.uint32)
     uniform = (lax.bitcast_convert_type(mantissa, jnp.float32) - one) * (one - lowest) + lowest
@@ -79,21 +79,23 @@ def over_chunks(step: Callable, start: Any, W: Array, H: Array, blocks: Blocks, 
     (_, parts, _), (_, size) = blocks.indptr.shape, blocks.columns.shape
     if size == 0:
         return start
-    length = min(size, max(SHORTEST, size // (4 * parts)))  # about four chunks, so that little of the last is wasted
+    length = min(size, max(SHORTEST, size // (4 * parts)))  # about four chunks, so that the last wastes little
     indptr = lax.dynamic_index_in_dim(blocks.indptr, part, axis=1, keepdims=False)
     chunks = jnp.max((indptr[:, -1] - indptr[:, 0] + length - 1) // length)
 
     @jax.vmap
-    def visit(state, W, H, indptr, columns, values, c):
+    def one(state, W, H, indptr, columns, values, c):
+        """Chunk c of one row block."""
         begin, end = indptr[0] + c * length, indptr[-1]
         at = jnp.minimum(begin, size - length)
         place = at + lax.iota(jnp.int32, length)
         row = jnp.searchsorted(indptr, place, side="right") - 1
-        take = lambda x: lax.dynamic_slice_in_dim(x, at, length)
+        column, value = (lax.dynamic_slice_in_dim(x, at, length) for x in (columns, values))
         valid = (begin <= place) & (place < end)
-        chunk = Chunk(at, valid, jnp.clip(row, 0, len(W) - 1), take(columns), take(values).astype(W.dtype))
-        return step(state, W, H, chunk)
+        return step(state, W, H, Chunk(at, valid, jnp.clip(row, 0, len(W) - 1), column, value.astype(W.dtype)))
 
-    each = lambda c: jnp.broadcast_to(c, len(W))
-    body = lambda c, state: visit(state, W, H, indptr, blocks.columns, blocks.values, each(c))
-    return lax.fori_loop(0, chunks, body, start)
+    def chunk_of_each(c, state):
+        """Chunk c of every row block."""
+        return one(state, W, H, indptr, blocks.columns, blocks.values, jnp.broadcast_to(c, len(W)))
+
+    return lax.fori_loop(0, chunks, chunk_of_each, start)
