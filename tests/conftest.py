@@ -1,5 +1,6 @@
 """What all tests share: compiled programs kept between runs, shapes of the curvature algebra checked, small models."""
 
+import gc
 import os
 
 import jax
@@ -37,6 +38,13 @@ def pytest_configure(config):
         os.environ[name.upper()] = str(value)
     # An entry read while another worker writes it is compiled anew.
     config.addinivalue_line("filterwarnings", "ignore:Error reading persistent compilation cache entry")
+
+
+def pytest_collection_finish(session):
+    """Look for garbage less often, and not among the modules: that was a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
 
 
 @pytest.fixture
