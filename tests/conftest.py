@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +37,8 @@ def pytest_configure(config):
     for name, value in switches.items():
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background job; started processes inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # An entry read while another worker writes it is compiled anew.
     config.addinivalue_line("filterwarnings", "ignore:Error reading persistent compilation cache entry")
 
