@@ -132,7 +132,8 @@ def test_a_loop_over_mapped_ratings_makes_no_copy(tmp_path):
 def test_on_two_devices():
     """In a process of its own, since the number of devices is fixed when JAX starts."""
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    subprocess.run([sys.executable, "-m", "tests.factorization.native.two_devices"], check=True, env=environment, timeout=120)
+    command = [sys.executable, "-m", "tests.factorization.native.two_devices"]
+    subprocess.run(command, check=True, env=environment, timeout=120)
 
 
 @needs_kernel
