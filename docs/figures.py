@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 
 import hamcmc
 from hamcmc.inference import compilation
-from hamcmc.paper.demo import demo
 from hamcmc.paper import REPRODUCTIONS
+from hamcmc.paper.demo import demo
 from hamcmc.report.reproduction import write_demo
 
 DOCS = Path(__file__).parent

@@ -83,7 +83,8 @@ def command_of(line: str) -> tuple:
     """The command that a line calls, and its arguments."""
     words = shlex.split(re.sub(r"[\[\]]|…", "", line))[1:]  # the brackets of a synopsis such as [--optional]
     command = typer.main.get_command(app)
-    while hasattr(command, "commands") and words:  # a group; `denoise FILE` means `denoise recording FILE`
+    while hasattr(command, "commands") and words and words[0] != "--help":
+        # `denoise FILE` means `denoise recording FILE`
         command = command.commands[words.pop(0) if words[0] in command.commands else "recording"]
     return command, words
 

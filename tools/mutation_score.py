@@ -2,11 +2,11 @@
 
     python tools/mutation_score.py [FILE ...] [--mutants 10] [--seed 0] [--tests FILE ...] [--out score.json]
 
-Of each FILE (below src/hamcmc; by default curvature.py and samplers/*.py) a random sample of mutants is taken: an
-operator swapped, a term dropped, a sign, a comparison or a condition turned, a constant changed. Each is written into a
-copy of the repository, where the tests of that file run until one fails. Tests that break the source themselves are
-left out: they would find the fault by its text. What survives is listed, to be looked at: some mutants change nothing
-that counts.
+Of each FILE (below src/hamcmc; by default all files of samplers/) a random sample of mutants is taken: an operator is
+swapped, a term is dropped, a sign, a comparison or a condition is reversed, or a constant is changed. Each mutant is
+written into a copy of the repository, where the tests of that file run until one fails. Tests that break the source
+themselves are left out, because they would find the fault by its text. The survivors are listed for a human to look at:
+some mutants change nothing that matters.
 """
 
 import argparse
@@ -28,22 +28,30 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("src/hamcmc")
 TESTS = ("tests/samplers/test_reference.py", "tests/samplers/test_protocol.py", "tests/samplers/test_exact.py")
 OWN_TESTS = {  # in place of, or before, the tests of all samplers
-    "samplers/curvature.py": ("tests/test_curvature.py", "tests/samplers/test_reference.py"),
-    "samplers/alternating.py": ("tests/samplers/test_alternating.py",),
-    "samplers/svrg.py": ("tests/test_variance.py",),
-    "samplers/__init__.py": ("tests/test_bad_input.py", *TESTS),
+    "samplers/curvature.py": ("tests/samplers/test_curvature.py", "tests/samplers/test_reference.py"),
+    "samplers/noise.py": ("tests/samplers/test_noise.py",),
+    "samplers/alternating.py": ("tests/samplers/test_alternating.py", "tests/target/test_factor.py"),
+    "samplers/svrg.py": ("tests/target/test_estimators.py",),
+    **{
+        f"samplers/{s}.py": ("tests/samplers/test_taken.py", "tests/inference/test_bad_input.py", *TESTS)
+        for s in ("registry", "factory")
+    },
     **{f"samplers/{s}.py": ("tests/samplers/test_momentum.py", *TESTS) for s in ("sghmc", "sgnht", "ccadl")},
     **{
-        f"samplers/{s}.py": (*TESTS, "tests/test_ensemble_run.py")
-        for s in ("ensemble", "ensemble_hamcmc", "ensemble_adjusted", "ensemble_underdamped")
+        f"samplers/ensemble/{s}.py": (*TESTS, "tests/inference/test_ensemble_run.py")
+        for s in ("metric", "resting", "langevin", "adjusted", "underdamped")
+    },
+    **{
+        f"target/{s}.py": ("tests/target/test_factor.py", "tests/target")
+        for s in ("protocol", "posterior", "estimators", "support", "mode", "minibatch")
     },
 }
 WORDS = {  # tests of a sampler are those that name it: all of them would take minutes for every mutant
     **{n: n for n in ("sgld", "psgld", "sgrld", "sghmc", "sgnht", "ccadl", "naive", "hamcmc")},
     "sgfs": "sgfs or fisher",
-    "ensemble_hamcmc": "ensemble or replicas",
-    "ensemble_adjusted": "adjusted",
-    "ensemble_underdamped": "underdamped",
+    "langevin": "ensemble or replicas",
+    "adjusted": "adjusted",
+    "underdamped": "underdamped",
 }
 COMPILED = Path(".pytest_cache/d/xla")
 SKIPPED = "not broken and not noticed and not power"  # tests that break the source
@@ -62,7 +70,7 @@ class Mutant(NamedTuple):
 
 
 def changes(node: ast.AST) -> Iterator[ast.AST]:
-    """What a node could be by mistake."""
+    """What a node might be by mistake."""
     if isinstance(node, ast.BinOp):
         other = SWAPS.get(type(node.op))
         if other:
@@ -85,7 +93,7 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def mutants(source: str) -> list[Mutant]:
-    """Every mutant of a source, in order; messages, annotations and docstrings stay."""
+    """Every mutant of a source, in order. Messages, annotations and docstrings stay as they are."""
     starts = [0]
     for line in source.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -155,17 +163,17 @@ def main() -> None:
     parser.add_argument("files", nargs="*", metavar="FILE")
     parser.add_argument("--mutants", type=int, default=10, help="of each file")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tests", nargs="+", help="in place of those that are known for a file")
+    parser.add_argument("--tests", nargs="+", help="tests to run in place of those that are known for a file")
     parser.add_argument("--out", type=Path, help="write the scores as JSON")
     asked = parser.parse_args()
-    samplers = sorted(p.relative_to(ROOT / SOURCE).as_posix() for p in (ROOT / SOURCE / "samplers").glob("*.py"))
-    files = asked.files or ["samplers/curvature.py", *samplers]
+    samplers = sorted(p.relative_to(ROOT / SOURCE).as_posix() for p in (ROOT / SOURCE / "samplers").rglob("*.py"))
+    files = asked.files or [file for file in samplers if not file.endswith("__init__.py")]
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
         for name in ("src", "tests", "benchmarks"):
             shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", tree)
-        if (ROOT / COMPILED).is_dir():  # most programs stay as they are
+        if (ROOT / COMPILED).is_dir():  # most programs do not change
             shutil.copytree(ROOT / COMPILED, tree / COMPILED, copy_function=os.link)
         scores = [score(tree, file, asked) for file in files]
     noticed, tried = (sum(s[k] for s in scores) for k in ("noticed", "mutants"))

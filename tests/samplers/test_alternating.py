@@ -57,9 +57,8 @@ def test_in_other_ways(optimised, run):
 
 def test_power(optimised):
     """Gradients that do not know the newest τ."""
-    with mutant(
-        "samplers/alternating.py", "posterior.grad(position | self.held", "posterior.grad(position | {'tau': 0.0}"
-    ) as broken:
+    old, new = "posterior.grad(position | self.held", "posterior.grad(position | {'tau': 0.0}"
+    with mutant("samplers/alternating.py", old, new) as broken:
         assert np.abs(z_scores(broken)).max() > 5
 
 
@@ -80,9 +79,9 @@ def test_samplers_are_taken_in_every_way():
     """By name, by a sampler's own function and by a function of the target; not a finished sampler."""
     target = posterior(hamcmc)
     start = target.unconstrain({"mu": jnp.float32(1.0), "tau": jnp.float32(0.25)})
-    ways = ("sghmc", hamcmc.sghmc), {"friction": 0.3}
-    made = [hamcmc.alternating(target, conditional, way, drawn=("tau",), **ways[1]) for way in ways[0]]
-    made.append(hamcmc.alternating(target, conditional, lambda t: hamcmc.sghmc(t.grad, friction=0.3), drawn=("tau",)))
+    ways = [("sghmc", {"friction": 0.3}), (hamcmc.sghmc, {"friction": 0.3})]
+    ways.append((lambda target: hamcmc.sghmc(target.grad, friction=0.3), {}))
+    made = [hamcmc.alternating(target, conditional, way, drawn=("tau",), **options) for way, options in ways]
     draws = [s.step(jax.random.key(0), s.init(start), X, 1e-3)[0].position for s in made]
     assert draws[0] == draws[1] == draws[2]
     with pytest.raises(ValueError, match="alternating makes a target of its own .* give a name, or a function"):

@@ -20,6 +20,7 @@ from hamcmc.cli.shell import (
     Seed,
     Settings,
     errors,
+    flowing,
     reporting,
     say,
     screen,
@@ -44,6 +45,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to a program."""
     app.command(
         cls=Command,
+        help=flowing(factorize.__doc__),
         epilog="""[bold]Examples[/bold]
 
 hamcmc factorize ratings.csv -o run
@@ -53,6 +55,7 @@ hamcmc factorize ratings.dat --rank 50 --processes 2 --restarts 3
 mpirun -n 16 hamcmc factorize ratings.parquet --user customer --item product --rating stars""",
     )(factorize)
     app.command(
+        help=flowing(predict.__doc__),
         epilog="""[bold]Examples[/bold]
 
 hamcmc predict run pairs.csv -o predictions.csv

@@ -18,6 +18,7 @@ from hamcmc.cli.shell import (
     Settings,
     Thin,
     Warmup,
+    flowing,
     reporting,
     say,
 )
@@ -37,6 +38,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         name="sample",
         cls=Command,
+        help=flowing(sample_command.__doc__),
         epilog="""[bold]Examples[/bold]
 
 hamcmc sample model.py --data data.npz --batch-size 500 -o run

@@ -93,7 +93,7 @@ def drive(
         resumed: whether the program continues from a checkpoint; a new run writes one before its first segment.
         progress: show a bar (None: if stderr is a terminal), or call a function with each status.
         checkpoint_seconds: time between checkpoints.
-        resume_with: the command that continues the run, for the message of :class:`Interrupted`.
+        resume_with: the command that continues the run, for the message of :class:`~hamcmc.Interrupted`.
         about: what else the log says about the start, such as the number of devices.
 
     Raises:

@@ -2,7 +2,7 @@
 
 Tuning, evidence, calibration, separation, denoising and the paper's studies step their samplers here. They differ in
 where keys, minibatches and step sizes come from and in what they measure, so the caller says that as functions of the
-iteration. Long runs whose draws are kept are the business of :mod:`hamcmc.inference.compiled`.
+iteration. Long runs whose draws are kept are the business of ``hamcmc.inference.compiled``.
 """
 
 from collections.abc import Callable, Sequence

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from hamcmc.diagnostics import cost
+from hamcmc.diagnostics.result import Result
 from hamcmc.inference.sample import sample
-from hamcmc.store.result import Result
 from hamcmc.target.linear_gaussian import Exact, exact, linear_gaussian, simulate
 
 NOISE_VARIANCE = 10.0

@@ -44,7 +44,7 @@ def write_report(run: Result | str | os.PathLike, out_html: str | os.PathLike | 
     """Write the report of a run, complete or not.
 
     Args:
-        run: a run's directory, or a :class:`~hamcmc.store.result.Result`.
+        run: a run's directory, or a :class:`~hamcmc.Result`.
         out_html: the file to write; by default ``report.html`` in the run's directory, or here for a Result.
 
     Returns:

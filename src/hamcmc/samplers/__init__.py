@@ -1,4 +1,4 @@
-"""One file for each sampler, all with the same interface. The functions themselves are names of :mod:`hamcmc`."""
+"""One file for each sampler, all with the same interface. The functions themselves are names of ``hamcmc``."""
 
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.factory import build, maker

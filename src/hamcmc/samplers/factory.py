@@ -20,7 +20,7 @@ def maker(sampler: "str | Sampler | Callable[[Target], Sampler]", **options: Any
     """A function that makes the sampler for a target.
 
     Args:
-        sampler: a name with `options` for it; a finished :class:`Sampler`, which then serves every target; or a
+        sampler: a name with `options` for it; a finished :class:`~hamcmc.Sampler`, which then serves every target; or a
             function of the target. A sampler's own function, such as ``hamcmc.sgld``, counts as its name.
     """
     name = name_of(sampler)

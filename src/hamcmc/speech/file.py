@@ -94,7 +94,7 @@ def denoise_file(
         uncertainty: whether to keep a picture of the posterior sd.
         progress: True for a progress bar, None for one if stderr is a terminal, or a function that is called with a
             :class:`~hamcmc.inference.progress.Status`.
-        **options: those of :func:`hamcmc.speech.denoise.denoise`.
+        **options: those of :func:`hamcmc.denoise`.
     """
     source = source if isinstance(source, audio.Info) else audio.info(source)
     files = [Path(out), *draw_files(out, at_least("draws", draws, 0))]
