@@ -33,7 +33,7 @@ def a_target(model):
     g = np.random.default_rng(2)
     position = jax.tree.map(lambda x: jnp.asarray(g.normal(size=x.shape), jnp.float32), target.origin)
     likelihood = lambda p: model.log_likelihood(target.constrain(p), s, table, prior)
-    return target, position, likelihood, lambda p: target.log_prior(p) + likelihood(p)
+    return target, position, likelihood, lambda p: target.log_prior(target.constrain(p)) + likelihood(p)
 
 
 def over_minibatches(f):
@@ -148,8 +148,8 @@ def test_sampler_against_quadrature(optimised):
     [
         ("prior.alpha * jnp.log(stretch.W @", "prior.alpha * 2 * jnp.log(stretch.W @"),
         (
-            "return unbiased(self.log_prior(position), likelihood, EVERY)",
-            "return unbiased(self.log_prior(position), likelihood, 1)",
+            "return unbiased(self.log_prior(unknowns), likelihood, EVERY)",
+            "return unbiased(self.log_prior(unknowns), likelihood, 1)",
         ),
     ],
 )

@@ -207,7 +207,7 @@ def _flat(tree: PyTree) -> np.ndarray:
     return np.concatenate([np.asarray(a, np.float64).reshape(len(a), -1) for a in jax.tree.leaves(tree)], 1)
 
 
-def _structure(posterior: Posterior, names: list[str], leaves: list[np.ndarray], init: Any) -> jax.tree_util.PyTreeDef:
+def _structure(posterior: Posterior, names: list[str], leaves: list[np.ndarray], init: Any) -> Any:
     """The tree structure of a position, which a run does not record."""
     if init is not None:
         return jax.tree.structure(init(jax.random.key(0)) if callable(init) else init)

@@ -1,4 +1,4 @@
-"""Compiled programs kept from one process to the next."""
+"""Compiled programs that are kept from one process to the next."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ import jax
 
 
 def keep() -> None:
-    """Keep compiled programs in the user's cache, where that is possible."""
+    """Keep compiled programs in the user's cache directory, if it can be written."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hamcmc" / "xla"
     with contextlib.suppress(OSError):
         cache.mkdir(parents=True, exist_ok=True)

@@ -73,113 +73,136 @@ def build(
     iterations overwrite it; `collect` switches the moments on. For a streamed posterior `data` holds the minibatches of
     the segment, (iteration, chain, n, …). The arrays of `state` are donated.
     """
-    sharing = None if batch_size is None else 0  # whether chains share the minibatch: all of the data
-    block = 128 if batch_size is None else max(1, min(256, 2**20 // (chains * batch_size)))
+    loop = _Loop(posterior, sampler, schedule, batch_size, replace, chains, thin, slots)
+    return jax.jit(loop.segment, donate_argnames=("state",))
 
-    ensemble = sampler.replicas > 1
-    constrain = jax.vmap(posterior.constrain) if ensemble else posterior.constrain
 
-    def one(key, state, batch, step_size):
+class _Loop:
+    """The functions that :func:`build` compiles."""
+
+    def __init__(
+        self,
+        posterior: Posterior,
+        sampler: Sampler,
+        schedule: Callable,
+        batch_size: int | None,
+        replace: bool,
+        chains: int,
+        thin: int,
+        slots: int,
+    ):
+        self.posterior, self.sampler, self.schedule = posterior, sampler, schedule
+        self.batch_size, self.replace, self.chains, self.thin, self.slots = batch_size, replace, chains, thin, slots
+        # Iterations whose keys and indices are drawn at once: at most 4 MiB of indices.
+        self.block = 128 if batch_size is None else max(1, min(256, 2**20 // (chains * batch_size)))
+        self.ensemble = sampler.replicas > 1
+        self.constrain = jax.vmap(posterior.constrain) if self.ensemble else posterior.constrain
+        sharing = None if batch_size is None else 0  # whether chains share the minibatch: all of the data
+        self.each = over_chains(self.one, (0, 0, sharing, None), chains)
+        self.at = over_chains(lambda state: self.constrain(state.position), (0,), chains)
+
+    def one(self, key, state, batch, step_size):
         """A step of one chain, or of one ensemble."""
-        state, info = sampler.step(key, state, batch, step_size)
-        theta = constrain(state.position)  # exp(u) may overflow before u does
+        state, info = self.sampler.step(key, state, batch, step_size)
+        theta = self.constrain(state.position)  # exp(u) may overflow before u does
         return state, info, theta, finite_leaves(state.position) & finite_leaves(theta)
 
-    def merged(theta):
-        """Replicas as chains."""
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), theta) if ensemble else theta
-
-    each = over_chains(one, (0, 0, sharing, None), chains)
-    at = over_chains(lambda state: constrain(state.position), (0,), chains)
-
-    def step(*args):
+    def step(self, *args):
         """A step of all chains."""
-        state, info, theta, finite = each(*args)
-        return state, info, merged(theta), finite
+        state, info, theta, finite = self.each(*args)
+        return state, info, self.merged(theta), finite
 
-    def fetch(data, indices, i, t, begin):
+    def merged(self, theta):
+        """Replicas as chains."""
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), theta) if self.ensemble else theta
+
+    def draw(self, batch_keys, t):
+        """Each chain's minibatch of iteration t, by indices."""
+        size, rows = self.posterior.size, self.batch_size or 0
+        return jax.vmap(lambda key: minibatch.draw(key, t, size, rows, self.replace))(batch_keys)
+
+    def fetch(self, data, indices, i, t, begin):
         """The minibatches of iteration t, the i-th of its block."""
-        if batch_size is None:
+        if self.batch_size is None:
             return data
-        if posterior.streamed:
+        if self.posterior.streamed:
             return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, t - begin, 0, keepdims=False), data)
         return minibatch.gather(data, indices[i])
 
-    def segment(data, state, keys: Keys, begin, end, origin, collect) -> Segment:
-        shift = merged(at(state))
+    def empty(self, data, state, keys: Keys, weight) -> Segment:
+        """A segment before its first iteration."""
+        shift = self.merged(self.at(state))
         zeros = jax.tree.map(jnp.zeros_like, shift)
-        weight = jnp.asarray(collect, jax.tree.leaves(zeros)[0].dtype)
-        shapes = jax.eval_shape(
-            step,
-            keys.step,
-            state,
-            jax.eval_shape(fetch, data, jnp.zeros((block, chains, batch_size or 0), int), 0, 0, 0),
-            1.0,
-        )
+        indices = jnp.zeros((self.block, self.chains, self.batch_size or 0), int)
+        batch = jax.eval_shape(self.fetch, data, indices, 0, 0, 0)
+        _, info, theta, finite = jax.eval_shape(self.step, keys.step, state, batch, 1.0)
 
         def buffer(shape):
             """Room for what is recorded at each draw."""
-            return jnp.zeros((slots, *shape.shape), shape.dtype)
+            return jnp.zeros((self.slots, *shape.shape), shape.dtype)
 
-        start = (
-            jnp.asarray(begin, jnp.int32),
-            Segment(
-                state,
-                jax.tree.map(buffer, shapes[2]),
-                jax.tree.map(buffer, shapes[1]),
-                Moments(shift, jnp.zeros_like(weight), zeros, zeros),
-                jnp.full(shapes[3].shape, -1, jnp.int32),
-            ),
+        return Segment(
+            state,
+            jax.tree.map(buffer, theta),
+            jax.tree.map(buffer, info),
+            Moments(shift, jnp.zeros_like(weight), zeros, zeros),
+            jnp.full(finite.shape, -1, jnp.int32),
         )
 
+    def segment(self, data, state, keys: Keys, begin, end, origin, collect) -> Segment:
+        """Iterations begin … end−1."""
+        kind = jax.tree.leaves(jax.eval_shape(self.at, state))[0].dtype
+        weight = jnp.asarray(collect, kind)
+
         def run_block(carry):
-            """The iterations for which keys and indices are drawn at once."""
+            """The iterations whose keys and indices are drawn at once."""
             t0, s = carry
-            times = t0 + jnp.arange(block)
+            times = t0 + jnp.arange(self.block)
             step_keys = jax.vmap(lambda t: jax.vmap(jax.random.fold_in, (0, None))(keys.step, t))(times)
-            epsilons = jax.vmap(schedule)(times).astype(weight.dtype)
-            indices = jax.vmap(lambda t: draw(keys.batch, t))(times) if batch_size and not posterior.streamed else None
+            epsilons = jax.vmap(self.schedule)(times).astype(weight.dtype)
+            drawn = self.batch_size and not self.posterior.streamed
+            indices = jax.vmap(lambda t: self.draw(keys.batch, t))(times) if drawn else None
 
             def iteration(i, s: Segment) -> Segment:
                 """One iteration of all chains."""
                 t, epsilon = t0 + i, epsilons[i]
-                batch = fetch(data, indices, i, t, begin)
-                state, info, theta, finite = step(step_keys[i], s.state, batch, epsilon)
+                batch = self.fetch(data, indices, i, t, begin)
+                made = self.step(step_keys[i], s.state, batch, epsilon)
+                return self.recorded(s, made, t, (t - origin) // self.thin, weight * epsilon)
 
-                def put(old, new):
-                    """Record in the slot of this iteration."""
-                    return lax.dynamic_update_index_in_dim(old, new, (t - origin) // thin, 0)
-
-                m, w = s.moments, weight * epsilon
-                offset = jax.tree.map(jnp.subtract, theta, m.shift)
-                moments = Moments(
-                    m.shift,
-                    m.weight + w,
-                    jax.tree.map(lambda a, x: a + w * x, m.first, offset),
-                    jax.tree.map(lambda a, x: a + w * x * x, m.second, offset),
-                )
-                return Segment(
-                    state,
-                    jax.tree.map(put, s.draws, theta),
-                    jax.tree.map(put, s.infos, info),
-                    moments,
-                    jnp.where((s.bad_since < 0) & ~finite, t, s.bad_since),
-                )
-
-            n = jnp.minimum(block, end - t0)
+            n = jnp.minimum(self.block, end - t0)
             return t0 + n, lax.fori_loop(0, n, iteration, s)
 
         def going(carry):
             """Whether iterations are left and all chains are finite."""
             return (carry[0] < end) & jnp.all(carry[1].bad_since < 0)
 
+        start = (jnp.asarray(begin, jnp.int32), self.empty(data, state, keys, weight))
         return lax.while_loop(going, run_block, start)[1]
 
-    def draw(batch_keys, t):
-        """Each chain's minibatch of iteration t, by indices."""
-        return jax.vmap(lambda key: minibatch.draw(key, t, posterior.size, batch_size or 0, replace))(batch_keys)
+    def recorded(self, s: Segment, made, t, slot, w) -> Segment:
+        """The segment with the outcome of iteration t, of weight w, in a slot."""
+        state, info, theta, finite = made
 
-    return jax.jit(segment, donate_argnames=("state",))
+        def put(old, new):
+            """Record in the slot."""
+            return lax.dynamic_update_index_in_dim(old, new, slot, 0)
+
+        m = s.moments
+        offset = jax.tree.map(jnp.subtract, theta, m.shift)
+        moments = Moments(
+            m.shift,
+            m.weight + w,
+            jax.tree.map(lambda a, x: a + w * x, m.first, offset),
+            jax.tree.map(lambda a, x: a + w * x * x, m.second, offset),
+        )
+        return Segment(
+            state,
+            jax.tree.map(put, s.draws, theta),
+            jax.tree.map(put, s.infos, info),
+            moments,
+            jnp.where((s.bad_since < 0) & ~finite, t, s.bad_since),
+        )
 
 
 def build_gradients(posterior: Posterior, *, batch_size: int | None) -> Callable:

@@ -13,7 +13,7 @@ from hamcmc.inference import job
 from hamcmc.inference.progress import Progress, Status, shown
 from hamcmc.inference.tempering import Ladder, Rungs, Tempered, anchoring, checked_betas, step_sizes
 from hamcmc.samplers.base import Sampler
-from hamcmc.samplers.registry import maker_for
+from hamcmc.samplers.registry import MakeSampler, maker_for
 from hamcmc.store.errors import NonFinite
 from hamcmc.target.estimators import AnchoredPosterior
 from hamcmc.target.posterior import Posterior
@@ -50,7 +50,7 @@ class Evidence(NamedTuple):
 
 def evidence(
     posterior: Posterior,
-    sampler: str | Callable[[Posterior], Sampler],
+    sampler: str | MakeSampler,
     init: PyTree | Callable[[Array], PyTree],
     *,
     step_size: float | Callable[[float], float],

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Status(NamedTuple):
-    """How far some work has come. Only `done` is always known; the rest is there where it makes sense.
+    """How far some work has come. Only `done` is always given; the other fields are given where they make sense.
 
     Attributes:
         done: the fraction of the whole that is done, from 0 to 1.
@@ -40,12 +40,17 @@ Progress = Callable[[Status], None]
 
 
 def silent(_status: Status) -> None:
-    """A :data:`Progress` that shows nothing."""
+    """Show nothing."""
 
 
 @contextlib.contextmanager
 def shown(progress: bool | Progress | None, description: str) -> Iterator[Progress]:
-    """The function to call with each status: the given one, or that of a bar (None: if stderr is a terminal)."""
+    """Yield the function to call with each status.
+
+    Args:
+        progress: a function to call, True for a bar, False for nothing; None shows a bar if stderr is a terminal.
+        description: what the bar calls the work.
+    """
     if progress is None:
         progress = sys.stderr.isatty()
     if progress is True:
@@ -59,7 +64,7 @@ def shown(progress: bool | Progress | None, description: str) -> Iterator[Progre
 
 
 def bar(description: str) -> tuple[Progress, Callable[[], None]]:
-    """A progress bar on stderr with phase, rate, time left and what else is known. Returns (update, close)."""
+    """A progress bar on stderr with phase, rate, time left and whatever else is known. Returns (update, close)."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -76,6 +81,7 @@ def bar(description: str) -> tuple[Progress, Callable[[], None]]:
     display.start()
 
     def update(status: Status) -> None:
+        """Show a status."""
         facts = [status.phase] if status.phase else []
         if status.step_size is not None:
             facts.append(f"ε {status.step_size:.2e}")

@@ -15,6 +15,7 @@ from hamcmc.inference.program import SamplingProgram
 from hamcmc.inference.progress import Progress
 from hamcmc.inference.tune import budget_for, tune
 from hamcmc.samplers.base import Sampler
+from hamcmc.samplers.registry import name_of
 from hamcmc.store import result
 from hamcmc.store.checkpoint import Checkpoint, read_checkpoint
 from hamcmc.store.directory import Directory, check_free
@@ -24,10 +25,11 @@ from hamcmc.store.files import guard_disk, reading, remove_partial_writes, requi
 from hamcmc.store.recorder import Recorder
 from hamcmc.store.settings import read_settings
 from hamcmc.target.posterior import Posterior
+from hamcmc.target.protocol import Target
 
 PyTree = Any
 Init = PyTree | Callable[[jax.Array], PyTree]
-SamplerOrMaker = Sampler | Callable[[Posterior], Sampler]
+SamplerOrMaker = Sampler | Callable[[Target], Sampler]
 SEEDS = 2**32  # JAX would cut a larger seed to 32 bits
 KINDS = result.KINDS | {  # what run.json must say for a run to continue
     **dict.fromkeys(("seed", "ensembles", "segment"), int),
@@ -101,7 +103,7 @@ def sample(
         NonFinite: the state became non-finite; `.result` has the draws before that.
         Interrupted: SIGINT or SIGTERM arrived; with `out`, :func:`resume` continues.
     """
-    made = made_by(sampler, posterior, options)
+    name, made = name_of(sampler), made_by(sampler, posterior, options)
     settings = {
         "num_samples": _check.at_least("num_samples", num_samples, 1),
         "warmup": warmup_of(made, warmup),
@@ -111,7 +113,7 @@ def sample(
         "ensembles": ensembles_of(made, chains, ensembles),
         "seed": seed_of(seed),
         "store_gradients": bool(store_gradients),
-        "options": storable(options) if isinstance(sampler, str) else None,
+        "options": None if name is None else storable(options),
         "notes": dict(notes or {}),
     }
     _check.non_negative("checkpoint_seconds", checkpoint_seconds)
@@ -121,8 +123,8 @@ def sample(
     if out is not None:
         check_free(Path(out), overwrite=overwrite)  # before tuning, which may take a while
     if isinstance(step_size, str):
-        name = sampler if isinstance(sampler, str) else None
-        made, step_size, settings = tuned(posterior, made, name, init, settings, options)
+        show = False if callable(progress) else progress  # a function learns about the run alone
+        made, step_size, settings = tuned(posterior, made, name, init, settings, options, show)
     job = prepare(posterior, made, init, schedules.as_schedule(step_size), settings)
     if out is None:
         return run(job, None, None, checkpoint_seconds, progress)
@@ -216,14 +218,10 @@ def run(
 
 
 def made_by(sampler: str | SamplerOrMaker, posterior: Posterior, options: Mapping[str, Any]) -> Sampler:
-    """The sampler that was given, by name, as a function of the posterior, or as it is."""
-    if isinstance(sampler, str):
-        return samplers.build(sampler, posterior, **options)
-    if options:
-        raise ValueError(f"{', '.join(options)}: options are for a sampler given by name; build yours with them")
-    made = sampler(posterior) if callable(sampler) else sampler
+    """The sampler that was given by name, as a function of the posterior, or as it is."""
+    made = samplers.maker(sampler, **options)(posterior)
     if not isinstance(made, Sampler):
-        raise ValueError(f"sampler must be a name, a hamcmc.Sampler or a function that makes one, got {made!r}")
+        raise ValueError(f"sampler must make a hamcmc.Sampler from the posterior, got {made!r}")
     return made
 
 
@@ -283,9 +281,9 @@ def tuned(
     init: Init,
     settings: dict[str, Any],
     options: Mapping[str, Any],
+    progress: bool | None,
 ) -> tuple[Sampler, schedules.Schedule, dict[str, Any]]:
-    """The sampler, the step size and the settings that :func:`hamcmc.tune` finds; a sampler with a name also learns
-    its options."""
+    """The sampler, step size and settings that :func:`hamcmc.tune` finds; only a sampler by name can change."""
     iterations = settings["warmup"] + settings["num_samples"] * settings["thin"]
     found = tune(
         posterior,
@@ -294,6 +292,7 @@ def tuned(
         budget=budget_for(iterations * settings["ensembles"] * sampler.gradients_per_step),
         batch_size=settings["batch_size"],
         seed=settings["seed"],
+        progress=progress,
         **options,
     )
     settings = settings | {"tuning": found.account}

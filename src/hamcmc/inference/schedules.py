@@ -1,4 +1,4 @@
-"""Step sizes: functions from the iteration, counted from 0, to ε. Any optax schedule is one, too."""
+"""Step sizes: functions from the iteration, counted from 0, to ε. Any optax schedule can be used as well."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Schedule = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Constant:
-    """ε at every iteration. A bias of order ε stays."""
+    """ε at every iteration. A bias of order ε remains."""
 
     step_size: float
 
@@ -46,15 +46,15 @@ class Polynomial:
 
 @dataclass(frozen=True)
 class Cyclical:
-    r"""Cosine cycles: large steps that cross to other modes, then small ones that sample where they arrived.
+    r"""Cosine cycles: large steps cross to other modes, then small steps sample the mode that was reached.
 
     .. math:: ε_t = ε_0 \left[f + (1-f)\, \tfrac12 \left(\cos \frac{π r}{P} + 1\right)\right], \qquad r = t \bmod P
 
     With f = 0 (as published) the last step of a cycle is about 2.5 ε_0 / P², still above 0.
 
-    Averages weighted by ε, ``Σ ε_t h(θ_t) / Σ ε_t``, are the right ones: a step of size ε advances the diffusion by the
-    time ε, so the sum is its average over time, in which the draws of a cycle's end, that hardly move, count little. A
-    bias stays, that of the constant step ``Σ ε² / Σ ε``, which for f = 0 is 3/4 ε_0.
+    Weight averages by ε, ``Σ ε_t h(θ_t) / Σ ε_t``. A step of size ε advances the diffusion by the time ε, so this is
+    its average over time. The draws at the end of a cycle hardly move, and count little. A bias remains: that of the
+    constant step ``Σ ε² / Σ ε``, which is 3/4 ε_0 for f = 0.
 
     Args:
         step_size: ε_0, where each cycle starts.
@@ -84,12 +84,12 @@ NAMED = {"constant": Constant, "polynomial": Polynomial, "cyclical": Cyclical}
 
 
 def as_schedule(step_size: Any) -> Schedule:
-    """A number as a :class:`Constant`; a function as it is."""
+    """A number becomes a :class:`Constant`; a function stays as it is."""
     return step_size if callable(step_size) else Constant(step_size)
 
 
 def fingerprint(schedule: Schedule, iterations: int) -> list[float]:
-    """ε at up to 64 iterations of the run; raises where one is not a positive number."""
+    """ε at up to 64 iterations of the run; raises if one of them is not a positive number."""
     t = np.unique(np.concatenate([np.arange(8), np.geomspace(1, max(iterations - 1, 1), 56)]).astype(np.int32))
     t = t[t < max(iterations, 1)]
     values = np.asarray(jax.vmap(schedule)(jnp.asarray(t)))

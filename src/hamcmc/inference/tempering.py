@@ -108,7 +108,7 @@ class Ladder:
         def accumulate(sums: Array, t: Array, _turn: Turn, before: Any, _after: Any) -> Array:
             positions = self._with_prior_draws(self.positions(before), keys(t)[2])
             d = jax.vmap(self._differences, (0, 0, None))(positions, anchors.position, batch_at(t))
-            d = unbiased(0.0, d, posterior.size)
+            d = unbiased(jnp.zeros_like(d), d, posterior.size)
             half = d.shape[-1] // 2
             first, second = (d.mean(-1),) * 2 if n is None else (d[..., :half].mean(-1), d[..., half:].mean(-1))
             return sums + jnp.stack([d.mean((1, 2)), (first * second).mean(1)])
@@ -120,7 +120,7 @@ class Ladder:
             begin,
             end,
             settings=rungs.beta,
-            axes=(Axes(setting=0, minibatch=None if n is None else Anchored(None, 0), step_size=0), Axes()),
+            axes=(Axes(setting=0, minibatch=None if n is None else Anchored(None, Anchor(0, 0)), step_size=0), Axes()),
             accumulate=accumulate,
             total=jnp.zeros((2, len(rungs.beta))),
         )

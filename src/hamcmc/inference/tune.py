@@ -17,7 +17,7 @@ from hamcmc.inference.progress import Progress, Status, shown
 from hamcmc.inference.schedules import Constant, Cyclical
 from hamcmc.inference.trials import LANES, Contender, Trial
 from hamcmc.samplers.base import Sampler
-from hamcmc.samplers.registry import name_of
+from hamcmc.samplers.registry import MakeSampler, name_of
 from hamcmc.target.landscape import survey
 from hamcmc.target.posterior import Posterior
 
@@ -106,7 +106,7 @@ class Tuned:
 
 def tune(
     posterior: Posterior,
-    sampler: str | Sampler | Callable[[Posterior], Sampler] = "ensemble_hamcmc",
+    sampler: str | Sampler | MakeSampler = "ensemble_hamcmc",
     init: PyTree | Callable[[Array], PyTree] = None,
     *,
     search: Mapping[str, Any] | None = None,

@@ -88,7 +88,7 @@ def _named(tree: PyTree) -> dict[str, np.ndarray]:
 
 def _log_likelihood(posterior: Posterior, draws: dict[str, Any]) -> Any:
     """(chain, draw, datum)."""
-    if posterior.size == 0:
+    if posterior.log_likelihood is None:
         raise ValueError("log_likelihood: this posterior has no data")
     data = jax.tree.map(jnp.asarray, posterior.data)
     each = jax.vmap(posterior.log_likelihood, (None, 0))

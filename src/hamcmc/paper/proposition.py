@@ -45,13 +45,13 @@ def exact_moments() -> dict[str, float]:
     x, y = np.meshgrid(grid, grid, indexing="ij")
     density = np.exp(-potential((x, y)))
 
-    def integrate(f: np.ndarray) -> np.ndarray:
+    def integrate(f: np.ndarray) -> float:
         """Over the square."""
-        return simpson(simpson(f, x=grid), x=grid)
+        return float(simpson(simpson(f, x=grid), x=grid))
 
     z = integrate(density)
     h = {"(x+y)²": (x + y) ** 2, "(x−y)²": (x - y) ** 2, "x²": x**2, "(x+y)⁴": (x + y) ** 4}
-    return {name: float(integrate(f * density) / z) for name, f in h.items()}
+    return {name: integrate(f * density) / z for name, f in h.items()}
 
 
 def samplers() -> dict[str, Sampler]:

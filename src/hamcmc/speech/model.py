@@ -180,18 +180,19 @@ class SpeechTarget(Target):
         """log H and the noise's level δ."""
         return jax.tree.map(lambda o, r, x: o + r * x, self.origin, self.root, position)
 
-    def log_prior(self, position: PyTree) -> Array:
+    def log_prior(self, unknowns: PyTree) -> Array:
         """Log-density of the unknowns, up to a constant."""
-        return log_prior(self.constrain(position), self.stretch.there, self.prior)
+        return log_prior(unknowns, self.stretch.there, self.prior)
 
-    def minibatch_log_likelihood(self, position: PyTree, minibatch: Array) -> Array:
+    def minibatch_log_likelihood(self, unknowns: PyTree, minibatch: Array) -> Array:
         """The sum over the bins of a minibatch."""
-        return log_likelihood(*rows_from(self.constrain(position), self.stretch, minibatch), self.pair, self.prior)
+        return log_likelihood(*rows_from(unknowns, self.stretch, minibatch), self.pair, self.prior)
 
     def log_density(self, position: PyTree, minibatch: Array) -> Array:
         """−Ũ, the unbiased estimate of the log-density."""
-        likelihood = self.minibatch_log_likelihood(position, minibatch)
-        return unbiased(self.log_prior(position), likelihood, EVERY)
+        unknowns = self.constrain(position)
+        likelihood = self.minibatch_log_likelihood(unknowns, minibatch)
+        return unbiased(self.log_prior(unknowns), likelihood, EVERY)
 
     def grad(self, position: PyTree, minibatch: Array) -> PyTree:
         """−∇Ũ."""
@@ -199,12 +200,13 @@ class SpeechTarget(Target):
 
     def mean_likelihood_grad(self, position: PyTree, minibatch: Array) -> PyTree:
         """ḡ, the mean over the bins of a minibatch, padding included, of the gradient of their log-likelihood."""
-        total = jax.grad(self.minibatch_log_likelihood)(position, minibatch)
+        total = jax.grad(lambda x: self.minibatch_log_likelihood(self.constrain(x), minibatch))(position)
         return jax.tree.map(lambda g: g / (self.size // EVERY), total)
 
     def combine(self, position: PyTree, mean_grad: PyTree) -> PyTree:
         """The prior's gradient + N ḡ."""
-        return unbiased(jax.grad(self.log_prior)(position), mean_grad, self.size)
+        prior = jax.grad(lambda x: self.log_prior(self.constrain(x)))(position)
+        return unbiased(prior, mean_grad, self.size)
 
 
 @partial(jax.jit, static_argnames=("prior", "make", "iterations", "kept", "every", "draws"))

@@ -287,8 +287,8 @@ class StableTarget(Target):
 
     def log_density(self, position: PyTree, block: Block) -> Array:
         """−Ũ, the unbiased estimate of the log-density."""
-        likelihood = self.block_log_likelihood(position, block)
-        return unbiased(log_prior(self.model, position), likelihood, self._factor(block))
+        prior = log_prior(self.model, position)
+        return unbiased(prior, self.block_log_likelihood(position, block), self._factor(block))
 
     def grad(self, position: PyTree, minibatch: Block) -> PyTree:
         """−∇Ũ."""
@@ -299,7 +299,7 @@ class StableTarget(Target):
 
         def likelihood(position: PyTree) -> Array:
             """The unbiased estimate of the log-likelihood of all entries."""
-            return unbiased(0.0, self.block_log_likelihood(position, minibatch), self._factor(minibatch))
+            return unbiased(jnp.zeros(()), self.block_log_likelihood(position, minibatch), self._factor(minibatch))
 
         return jax.tree.map(lambda g: g / self.size, jax.grad(likelihood)(position))
 

@@ -10,7 +10,7 @@ import numpy as np
 from hamcmc.store import moments
 from hamcmc.store.checkpoint import read_checkpoint
 from hamcmc.store.draws import Array, open_store
-from hamcmc.store.errors import RunError
+from hamcmc.store.errors import DamagedRun, RunError
 from hamcmc.store.files import reading, require
 from hamcmc.store.settings import read_settings
 
@@ -39,6 +39,9 @@ class StoredRun:
             raise RunError(f"{path} has no draws yet: its first checkpoint is still to come")
         require(settings, path / "run.json", KINDS)
         require(checkpoint.meta, path / "checkpoint", COUNTERS)
+        chains, replicas = settings["chains"], settings.get("replicas", 1)
+        if chains % replicas:
+            raise DamagedRun(f"{path / 'run.json'} is damaged: {chains} chains cannot be ensembles of {replicas}")
         arrays = [Array(**a) for a in settings["arrays"]]
         root = open_store(path / "draws.zarr", arrays, checkpoint.meta["draws"], "r")
         return cls(root, settings, checkpoint.meta, moments.summary(checkpoint.arrays))

@@ -102,8 +102,8 @@ def ensemble_adjusted(
         moving, resting = halves(both, state.step)
         r, spread = half.make(resting.position, resting.grad, state.spread)
         moved, info = transition(key, r, moving, lambda x: evaluate(x, minibatch), step_size)
-        new = joined(moved, resting, state.step)
-        return AdjustedState(*new, spread, state.step + 1), info
+        position, log_density, grad = joined(moved, resting, state.step)
+        return AdjustedState(position, log_density, grad, spread, state.step + 1), info
 
     settings = {
         "sampler": "ensemble_adjusted",

@@ -181,11 +181,12 @@ def base_noise(r: Resting, step_size: Any) -> Float[Array, ""]:
 
 def half_move_info(r: Resting, g: PyTree, drift: PyTree, noise: PyTree, space: Space = WHOLE) -> EnsembleInfo:
     """The :class:`EnsembleInfo` of a half-move."""
-    bound = curvature.eigenvalue_bound
     if isinstance(r.factor, curvature.Block):
-        bound = curvature.block_eigenvalue_bound
-    sizes = rms_norms((g, drift, noise), space)
-    return EnsembleInfo(*sizes, jnp.sum(r.factor.accepted), bound(r.factor, r.gram), r.factor.gamma)
+        bound = curvature.block_eigenvalue_bound(r.factor, r.gram)
+    else:
+        bound = curvature.eigenvalue_bound(r.factor, r.gram)
+    grad_norm, drift_norm, noise_norm = rms_norms((g, drift, noise), space)
+    return EnsembleInfo(grad_norm, drift_norm, noise_norm, jnp.sum(r.factor.accepted), bound, r.factor.gamma)
 
 
 def rms_norms(trees: tuple[PyTree, ...], space: Space = WHOLE) -> Float[Array, " trees"]:
