@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks.measure import Table
 from hamcmc.factorization import run as runs
 from hamcmc.factorization.launch import launch
+from hamcmc.factorization.problem import Request
 from hamcmc.factorization.synthetic import movielens_like
 
 WAYS = {"1 process, 1 thread": (1, 1), "1 process, 2 threads": (1, 2), "2 processes": (2, 1)}
@@ -31,7 +32,7 @@ def run(quick: bool) -> list[Table]:
                     path = Path(folder) / "run"
                     shutil.rmtree(path, ignore_errors=True)
                     options = {"rank": rank, "sampler": sampler, "blocks": 2, "threads": threads}
-                    runs.prepare(ratings, path, samples=1, thin=8 if quick else 15, burn_in=4, **options)
+                    runs.prepare(ratings, path, Request(num_samples=1, thin=8 if quick else 15, warmup=4, **options))
                     work(path, processes)
                     sweeps = progress(path)
                     found[name].append(20 / statistics.median(b - a for a, b in pairwise(sweeps)))
@@ -58,7 +59,7 @@ def work(path: Path, processes: int) -> None:
     if processes > 1:
         launch(path, processes, arguments=("--quiet",))
         return
-    code = f"from hamcmc.factorization.run import work; work({str(path)!r})"
+    code = f"from hamcmc.factorization.run import run_here; run_here({str(path)!r})"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
 
 

@@ -62,7 +62,7 @@ def sample(folder: Path, seed: int) -> None:
 def factorize(folder: Path, seed: int) -> None:
     """Ratings to predictions."""
     ratings = movielens_like(60, 40, 900, rank=3, seed=seed).ratings
-    model = runs.factorize(ratings, folder / "ratings", rank=3, samples=5, burn_in=2, seed=seed, progress=False)
+    model = runs.factorize(ratings, folder / "ratings", rank=3, num_samples=5, warmup=2, seed=seed, progress=False)
     assert np.isfinite(model.predict(ratings.users[:5], ratings.items[:5]).mean).all()
     factorization_report.write(folder / "ratings")
 

@@ -2,36 +2,24 @@
 
 import json
 import sys
-import tempfile
-from pathlib import Path
 
 import jax
 import numpy as np
 
-from hamcmc.factorization import cost, run
+from hamcmc.factorization import cost
+from hamcmc.factorization.problem import Request, pose
+from hamcmc.factorization.program import FactorizationProgram
 from tests.factorization.sparse import low_rank, ratings_of
 
 
 def draws(sampler, devices, reduction="psum"):
-    options = {
-        "rank": 3,
-        "sampler": sampler,
-        "samples": 2,
-        "burn_in": 2,
-        "steps": 5,
-        "blocks": 4,
-        "reduction": reduction,
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        path = run.prepare(ratings_of(*low_rank(30, 26, 300)), Path(folder) / "run", **options)
-        work = run.Work(path, jax.devices()[:devices])
-        carry, traces = work.begin(), []
-        for _ in range(4):
-            carry, trace = work.advance(carry)
-            traces.append(float(trace.rmse))
-        found = work.draw(carry) | {"trace": np.array(traces)}
-        text = work.visit.as_text() if devices == 4 else ""
-    return found, text
+    request = Request(rank=3, sampler=sampler, num_samples=2, warmup=2, steps=5, blocks=4, reduction=reduction)
+    problem = pose(ratings_of(*low_rank(30, 26, 300)), request)
+    program = FactorizationProgram(
+        problem.settings, problem.partition, problem.train, problem.test, devices=jax.devices()[:devices]
+    )
+    traces = [float(program.sweep().rmse) for _ in range(4)]
+    return program.draw() | {"trace": np.array(traces)}, program.segment.as_text() if devices == 4 else ""
 
 
 if __name__ == "__main__":

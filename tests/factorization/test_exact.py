@@ -9,7 +9,8 @@ import pytest
 
 from hamcmc.factorization import model as gaussian_mf
 from hamcmc.factorization import partition as partitions
-from hamcmc.factorization.run import make_sampler
+from hamcmc.factorization.metric import plain_metric
+from hamcmc.factorization.recipes import make_sampler
 from tests.mutation import mutant
 
 ROW, COLUMN, VALUE = np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([1.5, -0.5, 1.0], np.float32)
@@ -27,7 +28,7 @@ def exact():
     return np.array([[(w[i] * h[j] * density).sum() for j in range(2)] for i in range(2)]) / density.sum()
 
 
-def estimates(program, sampler="sghmc", step_size=0.02, seeds=8, sweeps=4000, **options):
+def estimates(program, sampler="sghmc", step_size=0.01, seeds=8, sweeps=4000, **options):
     """Means of w_i h_j over long runs, one for each seed, by way of predictions of held-out ratings."""
     columns = gaussian_mf.layout("paper", 1)
     p = partitions.partition(ROW, COLUMN, (2, 2), 2)
@@ -44,9 +45,9 @@ def estimates(program, sampler="sghmc", step_size=0.02, seeds=8, sweeps=4000, **
     hyper, found = gaussian_mf.start(columns, 1.0), []
     start = {s: jnp.zeros((2, 1, 8)).at[..., 0].set(0.5) for s in "WH"}
     for seed in range(seeds):
-        carry = built.begin(start, program.plain_metric(columns), hyper, jnp.zeros(held.columns.shape), data)
+        carry = built.begin(start, plain_metric(columns), hyper, jnp.zeros(held.columns.shape), data)
         keys, steps = program.keys(seed), jnp.int32(5)
-        carry, _ = built.visit(carry, data, keys, steps, jnp.int32(1))
+        carry, _ = built.segment(carry, data, keys, steps, jnp.int32(1))
         mean = np.asarray(carry.predicted) / sweeps
         by_cell = np.zeros(4)
         for b in range(2):
@@ -78,12 +79,12 @@ def test_other_samplers(optimised, sampler, step_size, options):
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("self.size * mean[s] + pull", "self.size * mean[s] + 1.5 * pull"),
-        ("(z * mask(s, shift))", "(0.7 * z * mask(s, shift))"),
+        ("pull = precision *", "pull = 1.5 * precision *"),
+        ("(z * self.mask(s, shift))", "(0.7 * z * self.mask(s, shift))"),
         ("np.full(B, size / B)", "np.full(B, size)"),
     ],
 )
 def test_power(optimised, old, new):
-    with mutant("factorization/sharded.py", old, new):
+    with mutant("factorization/part.py", old, new):
         program = importlib.import_module("hamcmc.factorization.sharded")
         assert np.abs(z_scores(estimates(program))).max() > 8

@@ -6,28 +6,32 @@ import importlib
 import io
 import json
 import os
+import pickle
 import re
 import shutil
 import signal
+import tempfile
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 import zarr
 from typer.testing import CliRunner
 
+import hamcmc
 from hamcmc.cli.app import app
 from hamcmc.factorization import model as gaussian_mf
-from hamcmc.factorization import partition
 from hamcmc.factorization import run as runs
 from hamcmc.factorization.predict import load
+from hamcmc.factorization.problem import Request, pose
+from hamcmc.factorization.program import FactorizationProgram, start
 from hamcmc.factorization.ratings import read
 from hamcmc.store.checkpoint import read_checkpoint
-from hamcmc.store.settings import read_settings
 from tests.factorization.sparse import low_rank
 from tests.mutation import mutant
 
 SAME = ("--rank", 2, "--blocks", 2, "--test", 0.3)  # so that all runs share one compiled program
-SMALL = (*SAME, "--samples", 6, "--burn-in", 3, "--steps", 4, "--checkpoint-seconds", 0)
+SMALL = (*SAME, "--num-samples", 6, "--warmup", 3, "--steps", 4, "--checkpoint-seconds", 0)
 LONELY = ("lonely", "i3", 4.0)  # a user with one rating
 
 
@@ -77,7 +81,7 @@ def coverage_scores(model):
 
 def test_from_ratings_to_predictions(ratings, tmp_path):
     path, pairs = tmp_path / "run", tmp_path / "pairs.csv"
-    done = call("factorize", ratings, "-o", path, *SAME, "--samples", 100, "--burn-in", 40)
+    done = call("factorize", ratings, "-o", path, *SAME, "--num-samples", 100, "--warmup", 40)
     assert "3,001 ratings by 101 users of 60 items" in done.stderr
     model = load(path)
     assert f"test RMSE {model.rmse():.4f} on 900 held-out ratings" in done.stdout
@@ -102,7 +106,7 @@ def test_from_ratings_to_predictions(ratings, tmp_path):
     ("file", "old", "new"),
     [
         ("factorization/model.py", "prior.noise_shape + size / 2", "prior.noise_shape + size / 4"),
-        ("factorization/sharded.py", "self.size * mean[s] + pull", "self.size / 4 * mean[s] + pull"),
+        ("factorization/part.py", "mean_grad[s], self.size,", "mean_grad[s], self.size / 4,"),
         ("factorization/predict.py", "variance[s] = 1 / at", "variance[s] = at"),
     ],
 )
@@ -110,7 +114,7 @@ def test_the_coverage_notices(file, old, new, ratings, tmp_path):
     with mutant(file, old, new):
         broken = importlib.import_module("hamcmc.factorization.run")
         table = broken.files.read(ratings)
-        options = {"rank": 2, "blocks": 2, "test": 0.3, "samples": 150, "burn_in": 50, "progress": False}
+        options = {"rank": 2, "blocks": 2, "test": 0.3, "num_samples": 150, "warmup": 50, "progress": False}
         model = broken.factorize(table, tmp_path / "run", **options)
         assert np.abs(coverage_scores(model)).max() > 4
 
@@ -118,7 +122,7 @@ def test_the_coverage_notices(file, old, new, ratings, tmp_path):
 @pytest.mark.slow
 def test_the_unit_of_the_ratings_does_not_matter(ratings, small, tmp_path):
     table, unit = read(ratings), np.float32(2**-8)
-    options = {"rank": 2, "blocks": 2, "test": 0.3, "samples": 6, "burn_in": 3, "steps": 4, "progress": False}
+    options = {"rank": 2, "blocks": 2, "test": 0.3, "num_samples": 6, "warmup": 3, "steps": 4, "progress": False}
     runs.factorize(table._replace(value=table.value * unit), tmp_path / "run", **options)
     found, expected = draws(tmp_path / "run"), draws(small)
     for name, power in (("W", 0.5), ("H", 0.5), ("row_bias", 1), ("noise_precision", -2)):
@@ -128,32 +132,32 @@ def test_the_unit_of_the_ratings_does_not_matter(ratings, small, tmp_path):
 def test_ratings_that_are_all_the_same_have_a_start(tmp_path):
     file = tmp_path / "same.csv"
     file.write_text("user,item,rating\na,x,5\nb,x,5\na,y,5\n")
-    path = runs.prepare(read(file), tmp_path / "run", rank=1, test=0)
-    _, hyper = runs.start(read_settings(path), partition.load(path / "blocks")[0], gaussian_mf.layout("full", 1))
+    problem = pose(read(file), Request(rank=1, test=0))
+    _, hyper = start(problem.settings, problem.partition, gaussian_mf.layout("full", 1))
     assert all(np.isfinite(x).all() for x in hyper)
 
 
 @pytest.mark.parametrize("stop", ["SIGINT", "full disk"])
 def test_what_stops_a_run_loses_nothing(stop, ratings, small, tmp_path, monkeypatch):
-    path, advance, fsync = tmp_path / "run", runs.Work.advance, os.fsync
+    path, advance, fsync = tmp_path / "run", FactorizationProgram.advance, os.fsync
     full = []
 
-    def stopped(self, carry):
-        if self.sweep == 5 and stop == "full disk":
+    def stopped(self):
+        if self.iteration == 5 and stop == "full disk":
             full.append(read_checkpoint(path).meta["iteration"])
-        elif self.sweep == 5:
+        elif self.iteration == 5:
             os.kill(os.getpid(), signal.SIGINT)
-        return advance(self, carry)
+        return advance(self)
 
     def refuse(file):
         if full:
             raise OSError(errno.ENOSPC, "No space left on device")
         fsync(file)
 
-    monkeypatch.setattr(runs.Work, "advance", stopped)
+    monkeypatch.setattr(FactorizationProgram, "advance", stopped)
     monkeypatch.setattr(os, "fsync", refuse)
     code, said = {
-        "SIGINT": (130, "stopped at sweep 6 of 9, all saved"),
+        "SIGINT": (130, "stopped by SIGINT at iteration 6 of 9, all saved"),
         "full disk": (1, f"no room left on the disk of {path}"),
     }[stop]
     assert said in call("factorize", ratings, "-o", path, *SMALL, code=code).stderr
@@ -173,9 +177,10 @@ def test_what_stops_a_run_loses_nothing(stop, ratings, small, tmp_path, monkeypa
         (("--restarts", -1), "restarts must be a whole number, 0 or more"),
         (("--sampler", "nuts"), "sampler must be 'sghmc' or"),
         (("--set", "mass=2"), "sampler sghmc: .*'mass'"),
+        (("--set", "svrg=10"), "sampler sghmc: 'svrg' is not an option of factorizations"),
         (("--set", "friction=-1"), "friction must be a finite number above 0, got -1"),
         (("--step-size", 0), "step_size must be a finite number above 0"),
-        (("--samples", 0), "samples must be a whole number, 1 or more"),
+        (("--num-samples", 0), "num_samples must be a whole number, 1 or more"),
         (("--test", 1), r"test must be a number in \[0, 1\), got 1"),
         (("--test", 0.99999), "no ratings are left to learn from"),
         (("--seed", -1), "seed must be a whole number, 0 or more"),
@@ -219,21 +224,80 @@ def test_damaged_runs(small, tmp_path):
 def test_a_step_size_that_is_too_large(ratings, tmp_path):
     path = tmp_path / "run"
     done = call("factorize", ratings, "-o", path, *SMALL, "--step-size", 1e4, code=1)
-    assert "turned non-finite in sweep" in done.stderr
-    assert "Try a smaller step size (it was 1e+04; try 3e+03)" in done.stderr
-    assert "cannot be resumed: the factors turned non-finite" in call("resume", path, code=1).stderr
+    assert "became non-finite in sweep" in done.stderr
+    assert "Try a smaller step_size (it was 1e+04; try 3e+03)" in done.stderr
+    assert "cannot be resumed: the factors became non-finite" in call("resume", path, code=1).stderr
+
+
+def failing(monkeypatch, sweep):
+    """Make the training error of a sweep non-finite."""
+    run_sweep = FactorizationProgram.sweep
+
+    def fails(self):
+        trace = run_sweep(self)
+        return trace._replace(train_rmse=np.float32(np.nan)) if self.iteration == sweep else trace
+
+    monkeypatch.setattr(FactorizationProgram, "sweep", fails)
 
 
 def test_draws_before_a_failure_are_kept(ratings, small, tmp_path, monkeypatch):
-    path, advance = tmp_path / "run", runs.Work.advance
-
-    def fails(self, carry):
-        carry, trace = advance(self, carry)
-        return carry, trace._replace(train_rmse=np.float32(np.nan)) if self.sweep == 6 else trace
-
-    monkeypatch.setattr(runs.Work, "advance", fails)
+    path = tmp_path / "run"
+    failing(monkeypatch, 6)
     call("factorize", ratings, "-o", path, *SMALL, "--checkpoint-seconds", 100, code=1)
     model = load(path)
     assert (model.draws, model.meta["status"]) == (2, "failed")
-    assert np.array_equal(draws(path)["W"][:, :2], draws(small)["W"][:, :2])
-    assert "turned non-finite in sweep 6" in model.meta["message"]
+    assert np.array_equal(draws(path)["W"], draws(small)["W"][:, :2])
+    assert "became non-finite in sweep 6" in model.meta["message"]
+    assert "the 2 draws per chain before that are kept" in model.meta["message"]
+
+
+class TestInMemory:
+    """Without a directory."""
+
+    OPTIONS = MappingProxyType({"rank": 2, "blocks": 2, "test": 0.3, "num_samples": 6, "warmup": 3, "steps": 4})
+
+    def test_it_is_the_run_on_disk(self, ratings, small, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        told = []
+        model = hamcmc.factorize(read(ratings), progress=told.append, **self.OPTIONS)
+        kept = load(small)
+        assert list(tmp_path.iterdir()) == []
+        users, items = ["u1", "nobody", "u2"], ["i1", "i2", "i3"]
+        for one, other in zip(model.predict(users, items), kept.predict(users, items)):
+            np.testing.assert_array_equal(one, other)
+        assert model.rmse() == kept.rmse()
+        assert (model.meta["status"], model.meta["draws"], model.meta["gradients"]) == ("complete", 6, 36)
+        assert [s.draws for s in told] == [0, 0, 0, 1, 2, 3, 4, 5, 6]
+        assert (told[0].phase, told[-1].done) == ("warm-up", 1.0)
+        same = pickle.loads(pickle.dumps(model)).predict(users, items)
+        np.testing.assert_array_equal(same.mean, kept.predict(users, items).mean)
+
+    def test_what_ends_it_early_has_the_draws_so_far(self, ratings, monkeypatch):
+        def stop(status):
+            if status.draws == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with pytest.raises(hamcmc.Interrupted, match="iteration 5 of 9; give out= to be able to resume") as stopped:
+            hamcmc.factorize(read(ratings), progress=stop, **self.OPTIONS)
+        assert stopped.value.result.draws == 2
+        failing(monkeypatch, 8)
+        with pytest.raises(hamcmc.NonFinite, match="non-finite in sweep 8") as failed:
+            hamcmc.factorize(read(ratings), progress=False, **self.OPTIONS)
+        assert failed.value.result.draws == 4
+        assert failed.value.result.meta["status"] == "failed"
+
+    def test_several_processes_need_a_directory(self, ratings):
+        with pytest.raises(ValueError, match="out must be given for 2 processes"):
+            hamcmc.factorize(read(ratings), processes=2, **self.OPTIONS)
+
+    def test_old_names_of_arguments(self, ratings):
+        with pytest.warns(DeprecationWarning, match="num_samples"), pytest.raises(ValueError, match="num_samples must"):
+            hamcmc.factorize(read(ratings), samples=0)
+
+
+def test_models_and_ratings_describe_themselves(small):
+    model = load(small)
+    assert repr(model) == "<Factorization of 101 users × 60 items: full model, rank 2, 1 chain of 6 draws>"
+    text = r"<Ratings: 3,001 ratings from [-\d.]+ to [\d.]+ by 101 users of 60 items, 900 held out>"
+    assert re.fullmatch(text, repr(model.ratings))

@@ -8,6 +8,7 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import norm
 
+from hamcmc.factorization import mixture as mixtures
 from hamcmc.factorization import predict, synthetic
 from hamcmc.factorization import ratings as files
 from hamcmc.factorization.ratings import Ratings
@@ -65,7 +66,7 @@ def test_a_prediction_does_not_depend_on_the_others(run, monkeypatch):
     whole = model.predict(users, items)
     alone = [model.predict([u], [i]) for u, i in zip(users, items)]
     monkeypatch.setattr(predict, "ENTRIES", 160)  # 2 pairs at a time
-    monkeypatch.setattr(predict, "CACHED", 100)
+    monkeypatch.setattr(mixtures, "CACHED", 100)
     parts = model.predict(users, items)
     for k in range(5):
         np.testing.assert_allclose(whole[k], parts[k], rtol=1e-5)
@@ -224,9 +225,9 @@ def test_quantiles_of_hard_mixtures():
     mean = np.where(rng.random((50, 30)) < 0.5, -1.0, 1.0) * rng.lognormal(0, 1, 30)  # two lumps far apart
     for sd in (rng.lognormal(-3, 0.5, (50, 30)), np.full((50, 1), 0.01)):
         for p in (0.001, 0.05, 0.5, 0.95):
-            found = predict.mixture_quantile(p, mean, sd)
+            found = mixtures.mixture_quantile(p, mean, sd)
             assert np.abs(ndtr((found - mean) / sd).mean(0) - p).max() < 1e-6
-    assert predict.mixture_quantile(0.95, np.full((4, 1), 2.0), np.ones((4, 1)))[0] == pytest.approx(norm.ppf(0.95, 2))
+    assert mixtures.mixture_quantile(0.95, np.full((4, 1), 2.0), np.ones((4, 1)))[0] == pytest.approx(norm.ppf(0.95, 2))
 
 
 def test_only_what_was_written_counts(tmp_path):

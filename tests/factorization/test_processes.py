@@ -12,15 +12,18 @@ import numpy as np
 import pytest
 import zarr
 
-from hamcmc.factorization import launch, run
+from hamcmc.factorization import launch, partition, run
+from hamcmc.factorization.problem import Request
+from hamcmc.factorization.program import FactorizationProgram
 from hamcmc.store.checkpoint import read_checkpoint
+from hamcmc.store.settings import read_settings
 from tests.factorization.sparse import low_rank, ratings_of
 
-OPTIONS = {"rank": 3, "sampler": "sgld", "samples": 8, "burn_in": 2, "steps": 4, "blocks": 4}
+OPTIONS = {"rank": 3, "sampler": "sgld", "num_samples": 8, "warmup": 2, "steps": 4, "blocks": 4}
 
 
 def prepared(path, **options):
-    return run.prepare(ratings_of(*low_rank(60, 40, 900)), path, **(OPTIONS | options))
+    return run.prepare(ratings_of(*low_rank(60, 40, 900)), path, Request(**(OPTIONS | options)))
 
 
 def draws(path):
@@ -51,7 +54,7 @@ def start(path, processes, *options):
 @pytest.mark.parametrize(("before", "after"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.slow)])
 def test_a_killed_process_ends_all_and_others_go_on(tmp_path, before, after):
     alone = prepared(tmp_path / "alone")
-    run.work(alone, progress=False)
+    run.run_here(alone, progress=False)
 
     path = prepared(tmp_path / "run")
     many = start(path, before, "--checkpoint-seconds", "0")
@@ -85,7 +88,7 @@ def test_a_killed_process_ends_all_and_others_go_on(tmp_path, before, after):
 @pytest.mark.slow
 def test_restarts(tmp_path):
     """A launcher that may start again finishes in spite of a kill."""
-    path = prepared(tmp_path / "run", samples=200)
+    path = prepared(tmp_path / "run", num_samples=200)
     code = f"from pathlib import Path; from hamcmc.factorization.launch import launch; launch(Path({str(path)!r}), 2, "
     code += "arguments=('--quiet', '--checkpoint-seconds=0'), restarts=1)"
     environment = os.environ | {"HAMCMC_TEST": str(os.getpid())}
@@ -117,8 +120,9 @@ def test_processes_must_divide_the_blocks(tmp_path):
 
 def test_ratings_stay_in_their_file(tmp_path):
     """The kernel reads the mapped file itself: what is on disk may be larger than the memory."""
-    work = run.Work(prepared(tmp_path / "run"))
-    pointer = work.data.train.values.unsafe_buffer_pointer()
+    path = prepared(tmp_path / "run")
+    program = FactorizationProgram(read_settings(path), *partition.load(path / "blocks"))
+    pointer = program.data.train.values.unsafe_buffer_pointer()
     with open("/proc/self/maps") as f:
         mapped = [line.split(maxsplit=5) for line in f]
     ends = lambda place: [int(x, 16) for x in place[0].split("-")]

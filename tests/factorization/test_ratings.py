@@ -98,7 +98,7 @@ BAD = {
     "too short ::": ("r.dat", b"1::2::3::4\n1::2\n", r"r\.dat:2: 2 fields where 4 belong"),
     "too long ::": ("r.dat", b"1::2::3::4\n1::2::3::4::5\n", r"r\.dat:2: 5 fields where 4 belong"),
     "open quote": ("r.csv", HEAD + b'1,"3,4\n1,4,5\n', r"r\.csv:3: 2 fields where 3 belong"),
-    "stray quote": ("r.csv", HEAD + b'1,a"3,4\n1,4,5\n', r"r\.csv:3: a quote has no partner"),
+    "stray quote": ("r.csv", HEAD + b'1,a"3,4\n1,4,5\n', r"r\.csv:3: a quote is not closed"),
     "long id": ("r.csv", HEAD + b"1," + 300 * b"x" + b",4\n", r"r\.csv:3: the item id has 300 characters"),
     "not UTF-8": ("r.csv", HEAD + b"1,\xff,4\n", r"r\.csv:3: not UTF-8"),
     "empty": ("r.csv", b"", r"r\.csv is empty"),

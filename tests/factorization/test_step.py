@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from hamcmc.factorization import model as gaussian_mf
+from hamcmc.factorization import part as parts
 from hamcmc.factorization import partition as partitions
-from hamcmc.factorization import sharded as program
+from hamcmc.factorization.native import Blocks
+from hamcmc.target.protocol import Target
 from tests.factorization.sparse import low_rank
 from tests.mutation import mutant
 
@@ -35,11 +37,11 @@ def log_density(W, H, columns, hyper):
 
 
 def mean_gradient(module, model, order, B=3):
-    """The gradient that the program's posterior gives, averaged over its parts, and the dense one: by rows."""
+    """The gradient of the targets of all parts, averaged over the parts, and the dense one: by rows."""
     columns = gaussian_mf.layout(model, 3)
     hyper = hyper_of(columns)
     p = partitions.partition(ROW, COLUMN, SHAPE, B)
-    blocks = program.Blocks(*map(jnp.asarray, partitions.arrange(p, ROW, COLUMN, VALUE)))
+    blocks = Blocks(*map(jnp.asarray, partitions.arrange(p, ROW, COLUMN, VALUE)))
     rng = np.random.default_rng(5)
     rows = {"W": rng.normal(size=(SHAPE[0], columns.width)), "H": rng.normal(size=(SHAPE[1], columns.width))}
     sides = {"W": p.rows, "H": p.columns}
@@ -54,7 +56,7 @@ def mean_gradient(module, model, order, B=3):
     for part, size in enumerate(p.parts):
         n = size if order == "random" else len(ROW) / B
         likelihood = lambda W, H, part=part: module.gradient_of_part(blocks, W, H, part, resting=True, threads=1)
-        g = module.PartPosterior(likelihood, root, hyper, masks, n, len(ROW)).grad(position)
+        g = module.PartTarget(len(ROW), module.Part(likelihood, root, hyper, masks, n)).grad(position)
         for s in rows:  # back to the model's coordinates
             total[s] += n / len(ROW) * sides[s].gather(np.asarray(g[s]) / root[s])
     exact = jax.grad(log_density, (0, 1))(jnp.asarray(rows["W"]), jnp.asarray(rows["H"]), columns, hyper)
@@ -64,7 +66,7 @@ def mean_gradient(module, model, order, B=3):
 @pytest.mark.parametrize("model", ["paper", "full"])
 @pytest.mark.parametrize("order", ["random", "epochs"])
 def test_the_gradient_of_a_part_is_unbiased(model, order):
-    found, exact = mean_gradient(program, model, order)
+    found, exact = mean_gradient(parts, model, order)
     for s in "WH":
         np.testing.assert_allclose(found[s], exact[s], rtol=1e-4, atol=1e-4)
 
@@ -72,17 +74,24 @@ def test_the_gradient_of_a_part_is_unbiased(model, order):
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("self.size * mean[s] + pull", "mean[s] + pull"),
-        ("self.size * mean[s] + pull", "self.size * mean[s] - pull"),
-        ("weight * g * self.mask[s] * self.root[s]", "weight * g * self.mask[s]"),
+        ("mean_grad[s], self.size,", "mean_grad[s], 1,"),
+        ("precision * (centre - position[s] * p.root[s])", "precision * (position[s] * p.root[s] - centre)"),
+        ("weight * g * p.mask[s] * p.root[s]", "weight * g * p.mask[s]"),
         ("jnp.roll(of_H, part, 0) if resting", "jnp.roll(of_H, -part, 0) if resting"),
     ],
 )
 def test_power(old, new):
-    with mutant("factorization/sharded.py", old, new):
-        broken = importlib.import_module("hamcmc.factorization.sharded")
+    with mutant("factorization/part.py", old, new):
+        broken = importlib.import_module("hamcmc.factorization.part")
         found, exact = mean_gradient(broken, "full", "random")
     assert any(np.abs(found[s] - exact[s]).max() > 0.05 for s in "WH")
+
+
+def test_a_target_without_a_part_only_starts_samplers():
+    target = parts.PartTarget(len(ROW))
+    assert isinstance(target, Target)
+    with pytest.raises(ValueError, match="has no part yet"):
+        target.grad({"W": jnp.zeros((1, 1, 8)), "H": jnp.zeros((1, 1, 8))})
 
 
 class TestGibbs:

@@ -18,6 +18,7 @@ import pytest
 import hamcmc
 from hamcmc.factorization import ratings as files
 from hamcmc.factorization import run as runs
+from hamcmc.factorization.problem import Request
 from hamcmc.store.checkpoint import Checkpoint, encode, read_checkpoint
 from hamcmc.store.directory import Directory
 from hamcmc.store.draws import Array, Draws, open_store
@@ -239,5 +240,7 @@ def test_a_factorization_is_written_by_one_process(a_factorization, tmp_path):
         Directory.open(a_factorization.path),
         pytest.raises(RunError, match="is being written by another process"),
     ):
-        runs.prepare(make_ratings(np.random.default_rng(0), 5, 5), a_factorization.path, rank=1, overwrite=True)
+        runs.prepare(
+            make_ratings(np.random.default_rng(0), 5, 5), a_factorization.path, Request(rank=1), overwrite=True
+        )
     a_factorization.look()

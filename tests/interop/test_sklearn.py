@@ -14,7 +14,7 @@ from hamcmc.interop import MatrixFactorization
 from hamcmc.interop.sklearn import _ids
 
 USERS, ITEMS, NOISE = 40, 30, 0.3
-TINY = {"rank": 1, "samples": 2, "burn_in": 1, "steps": 1, "blocks": 1}
+TINY = {"rank": 1, "num_samples": 2, "warmup": 1, "steps": 1, "blocks": 1}
 MORE = "its X has more columns than user and item"
 NOT_APPLICABLE = dict.fromkeys(
     [
@@ -112,7 +112,7 @@ def ratings():
 @pytest.fixture(scope="module")
 def fitted(ratings, tmp_path_factory):
     out = tmp_path_factory.mktemp("estimator") / "run"
-    return MatrixFactorization(2, samples=100, burn_in=30, random_state=1, out=out).fit(*ratings[0])
+    return MatrixFactorization(2, num_samples=100, warmup=30, random_state=1, out=out).fit(*ratings[0])
 
 
 class TestPredictions:
@@ -167,7 +167,7 @@ class TestPredictions:
 @pytest.mark.slow
 def test_model_selection(ratings):
     X, y = ratings[0]
-    estimator = MatrixFactorization(2, samples=20, burn_in=20, random_state=0)
+    estimator = MatrixFactorization(2, num_samples=20, warmup=20, random_state=0)
     folds = KFold(2, shuffle=True, random_state=0)  # or all ratings of a user would be in the same one
     scores = cross_val_score(estimator, X, y, cv=folds)
     assert (scores > 0.5).all()

@@ -118,7 +118,7 @@ def test_curve_is_the_error_of_draws_and_then_of_their_mean(dsgld):
     row, column, value = (x[ratings.test] for x in (ratings.row, ratings.column, ratings.value))
     carry, keys, predicted = runner.start(s.data), factorization.keys(5), []
     for _ in range(6):
-        carry, _ = runner.visit(np.float32(runner.unit), carry, s.data, keys, np.int32(1), np.int32(0))
+        carry, _ = runner.segment(np.float32(runner.unit), carry, s.data, keys, np.int32(1), np.int32(0))
         W, H = (side.gather(np.asarray(carry.state.position[k])) for k, side in (("W", s.p.rows), ("H", s.p.columns)))
         predicted.append((W[row] * H[column]).sum(1))
     rmse = lambda x: np.sqrt(np.mean((x - value) ** 2))

@@ -13,7 +13,7 @@ from hamcmc.factorization.exchange import AXIS
 from hamcmc.factorization.model import SIDES, Hyper, Layout
 from hamcmc.factorization.native import Blocks
 from hamcmc.factorization.partition import Partition
-from hamcmc.target.protocol import unbiased
+from hamcmc.target.protocol import Target, unbiased
 
 ORDERS = ("epochs", "random")
 Factors = dict[str, Array]  # W (…, q, rows, width) and H (…, q, columns, width)
@@ -110,7 +110,7 @@ class Part(NamedTuple):
     count: Any
 
 
-class PartTarget:
+class PartTarget(Target):
     """The posterior of W and H through one part, in the coordinates θ/√d: a :class:`hamcmc.target.protocol.Target`.
 
     Args:
