@@ -119,7 +119,7 @@ class PartTarget(Target):
             started: only steps take gradients.
     """
 
-    mirror = None
+    mirror: Callable[[Any], Any] | None = None
 
     def __init__(self, size: int, part: Part | None = None):
         self.size, self._part = size, part
