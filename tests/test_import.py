@@ -114,37 +114,52 @@ write_report("run")
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize(
-    ("use", "extra"),
-    [
-        ("from hamcmc.factorization.ratings import read; read('ratings.csv')", "ratings"),
-        ("import hamcmc; hamcmc.denoise", "audio"),
-        ("import hamcmc; hamcmc.MatrixFactorization", "sklearn"),
-        ("from hamcmc.speech.metrics import stoi; stoi(0.0, 0.0, 8000)", "audio"),
-        ("import hamcmc.report.denoise", "report"),
-    ],
-)
-def test_what_is_missing_is_named_with_its_extra(use, extra):
-    caught = f"\ntry:\n    {use}\nexcept ImportError as error:\n    print(error)"
-    absent = DRAWING if extra == "report" else EXTRAS
-    assert f"pip install 'hamcmc[{extra}]'" in run(caught, absent)
-
-
-@pytest.mark.parametrize(("command", "extra"), [("demo", "report"), ("factorize ratings.csv", "ratings")])
-def test_the_shell_names_the_extra_in_one_line(command, extra, tmp_path):
-    (tmp_path / "ratings.csv").write_text("user,item,rating\n1,1,1\n")
-    code = f"""
-import io
-sys.argv, sys.stderr = ["hamcmc", *{command.split()}], io.StringIO()
-from hamcmc.cli.app import main
-try:
-    main()
-except SystemExit as end:
-    print(end.code, sys.stderr.getvalue())
+MISSING = {
+    "from hamcmc.factorization.ratings import read; read('ratings.csv')": "ratings",
+    "import hamcmc; hamcmc.denoise": "audio",
+    "import hamcmc; hamcmc.MatrixFactorization": "sklearn",
+    "from hamcmc.speech.metrics import stoi; stoi(0.0, 0.0, 8000)": "audio",
+    "import hamcmc.report.denoise": "report",
+}
+TRY = """
+for use in USES:
+    try:
+        exec(use)
+    except ImportError as error:
+        print(error)
 """
-    package = {"report": "matplotlib", "ratings": "polars"}[extra]
+
+
+@pytest.fixture(scope="module")
+def complaints():
+    """What each use of an extra that is not installed says; all but the last in one process."""
+    *uses, drawn = MISSING
+    found = []
+    for absent, tried in ((EXTRAS, uses), (DRAWING, [drawn])):
+        found += run(f"\nUSES = {tried}{TRY}", absent).splitlines()
+    return dict(zip(MISSING, found, strict=True))
+
+
+@pytest.mark.parametrize(("use", "extra"), MISSING.items())
+def test_what_is_missing_is_named_with_its_extra(use, extra, complaints):
+    assert f"pip install 'hamcmc[{extra}]'" in complaints[use]
+
+
+def test_the_shell_names_the_extra_in_one_line(tmp_path):
+    (tmp_path / "ratings.csv").write_text("user,item,rating\n1,1,1\n")
+    code = """
+import io
+from hamcmc.cli.app import main
+for command in ("demo", "factorize ratings.csv"):
+    sys.argv, sys.stderr = ["hamcmc", *command.split()], io.StringIO()
+    try:
+        main()
+    except SystemExit as end:
+        print(end.code, sys.stderr.getvalue(), end="")
+"""
     said = run(code, EXTRAS, cwd=tmp_path)
-    assert said == f"2 error: this needs {package}: pip install 'hamcmc[{extra}]'\n\n"
+    expected = "2 error: this needs {}: pip install 'hamcmc[{}]'\n"
+    assert said == expected.format("matplotlib", "report") + expected.format("polars", "ratings")
 
 
 # --- names of 0.1.0 ---
