@@ -233,7 +233,7 @@ def test_every_target_is_openly_one(name, x64):
 
 def test_a_broken_factor_is_noticed(x64):
     """In the one place where it stands, for all targets that have data."""
-    with mutant("target/protocol.py", "p + factor * g", "p + factor / 2 * g") as package:
+    with mutant("target/protocol.py", "scaled = factor * g", "scaled = factor / 2 * g") as package:
         for name, make in TARGETS.items():
             if name != "without data":
                 with pytest.raises(AssertionError, match="off"):

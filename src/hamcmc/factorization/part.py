@@ -13,7 +13,7 @@ from hamcmc.factorization.exchange import AXIS
 from hamcmc.factorization.model import SIDES, Hyper, Layout
 from hamcmc.factorization.native import Blocks
 from hamcmc.factorization.partition import Partition
-from hamcmc.target.protocol import unbiased
+from hamcmc.target.protocol import Target, unbiased
 
 ORDERS = ("epochs", "random")
 Factors = dict[str, Array]  # W (…, q, rows, width) and H (…, q, columns, width)
@@ -110,8 +110,8 @@ class Part(NamedTuple):
     count: Any
 
 
-class PartTarget:
-    """The posterior of W and H through one part, in the coordinates θ/√d: a :class:`hamcmc.target.protocol.Target`.
+class PartTarget(Target):
+    """The posterior of W and H through one part, in the coordinates θ/√d of the base metric.
 
     Args:
         size: N, the number of training ratings.
@@ -119,10 +119,8 @@ class PartTarget:
             started: only steps take gradients.
     """
 
-    mirror = None
-
     def __init__(self, size: int, part: Part | None = None):
-        self.size, self._part = size, part
+        self.size, self.mirror, self._part = size, None, part
 
     @property
     def part(self) -> Part:
