@@ -60,7 +60,7 @@ mpirun -n 16 hamcmc factorize ratings.parquet --user customer --item product --r
 
 hamcmc predict run pairs.csv -o predictions.csv
 
-hamcmc predict run pairs.parquet --user customer --item product --level 0.5"""
+hamcmc predict run pairs.parquet --user customer --item product --level 0.5""",
     )(predict)
     app.command(
         epilog="""[bold]Examples[/bold]

@@ -244,8 +244,8 @@ def warmup_of(sampler: Sampler, asked: int | None) -> int:
     return warmup
 
 
-def ensembles_of(sampler: Sampler, chains: int | None, ensembles: int | None) -> int:
-    """How many chains, or ensembles for an ensemble sampler, run side by side."""
+def ensembles_of(sampler: Sampler, chains: int | None, ensembles: int | None, *, default: int = 1) -> int:
+    """How many chains (or `default`), or ensembles for an ensemble sampler (or one), run side by side."""
     name = sampler.settings.get("sampler", "this sampler")
     if sampler.replicas > 1:
         if chains is not None:
@@ -255,7 +255,7 @@ def ensembles_of(sampler: Sampler, chains: int | None, ensembles: int | None) ->
         return _check.at_least("ensembles", 1 if ensembles is None else ensembles, 1)
     if ensembles is not None:
         raise ValueError(f"ensembles: {name} is not an ensemble sampler; say with chains= how many chains")
-    return _check.at_least("chains", 1 if chains is None else chains, 1)
+    return _check.at_least("chains", default if chains is None else chains, 1)
 
 
 def seed_of(seed: int) -> int:

@@ -1,10 +1,9 @@
 """Samplers as they are taken everywhere: a name with options, a sampler, or a function of the target."""
 
-from collections.abc import Callable
 from typing import Any
 
 from hamcmc.samplers.base import Sampler
-from hamcmc.samplers.registry import build_one, name_of
+from hamcmc.samplers.registry import MakeSampler, build_one, name_of
 from hamcmc.samplers.svrg import svrg
 from hamcmc.target.protocol import Target
 
@@ -16,7 +15,7 @@ def build(name: str, target: Target, **options: Any) -> Sampler:
     return build_one(name, target, **options)
 
 
-def maker(sampler: "str | Sampler | Callable[[Target], Sampler]", **options: Any) -> Callable[[Target], Sampler]:
+def maker(sampler: str | Sampler | MakeSampler, **options: Any) -> MakeSampler:
     """A function that makes the sampler for a target.
 
     Args:

@@ -5,16 +5,15 @@ package works with the **log-density** −Ũ and its gradient, as BlackJAX does.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 from jax import Array
 
 PyTree = Any
-Tree = TypeVar("Tree")
 
 
-def unbiased(prior: Tree, likelihood: PyTree, factor: Any, *, likelihood_first: bool = False) -> Tree:
+def unbiased(prior: PyTree, likelihood: PyTree, factor: Any, *, likelihood_first: bool = False) -> PyTree:
     """``prior + factor · likelihood``, the unbiased estimate of a sum over all data, for scalars and for pytrees.
 
     Every target makes its log-density and its gradient here, and nothing else in the package scales a likelihood.
