@@ -45,7 +45,7 @@ class Axes(NamedTuple):
     setting: Any = None
     key: Any = 0
     minibatch: Any = None
-    step_size: Scalar | None = None
+    step_size: int | None = None
     state: Any = 0
 
 
