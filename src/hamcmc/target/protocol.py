@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 from jax import Array
 
-PyTree = Any
+from hamcmc._types import PyTree
 
 
 def unbiased(prior: PyTree, likelihood: PyTree, factor: Any, *, likelihood_first: bool = False) -> PyTree:
