@@ -78,7 +78,7 @@ def model(data) -> hamcmc.Posterior:
     return lg.linear_gaussian(data, 10.0)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def draw(model):
     """``hamcmc.sample`` on the small model with small settings, any of which can be changed."""
 

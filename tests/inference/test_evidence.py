@@ -208,7 +208,7 @@ class TestBadInput:
 
     def test_an_ensemble_takes_ensembles(self):
         posterior = lg.linear_gaussian(simulated(), NOISE)
-        with pytest.raises(ValueError, match="chains: ensemble_hamcmc is an ensemble; say with ensembles="):
+        with pytest.raises(ValueError, match="chains: ensemble_hamcmc is an ensemble of 8 chains; say with ensembles="):
             hamcmc.evidence(posterior, "ensemble_hamcmc", jnp.zeros(2), step_size=0.1, chains=2, pairs=3)
 
     def test_a_finished_sampler_is_refused(self):

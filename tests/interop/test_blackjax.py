@@ -163,7 +163,7 @@ class TestResume:
         with pytest.raises(hamcmc.Interrupted):
             draw(sampler(1.0), out=tmp_path, progress=stop, **settings)
         start = jnp.zeros(3)
-        with pytest.raises(RunError, match="give it to resume"):
+        with pytest.raises(RunError, match="give sampler to resume"):
             hamcmc.resume(tmp_path, model, start)
         with pytest.raises(RunError, match="another sampler"):
             hamcmc.resume(tmp_path, model, start, sampler=sampler(2.0))

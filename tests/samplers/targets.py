@@ -35,7 +35,8 @@ def final_positions(sampler, posterior, starts, *, steps, step_size, batch_size=
         state = jax.tree.map(jnp.asarray, sampler.init(start))
         return lax.fori_loop(0, steps, step, state).position
 
-    long = steps * replicas * together > (2e6 if together > 1 else 4e5)  # where speed makes up for compiling longer
+    work = steps * replicas * together * max(batch_size or posterior.size, 8)
+    long = work > (1.6e7 if together > 1 else 3e6)  # about where running faster makes up for compiling longer
     end = jax.jit(jax.vmap(one), compiler_options=OPTIMISED if long else None)(
         starts, jax.random.split(jax.random.key(seed), replicas)
     )

@@ -22,8 +22,9 @@ def clean(tmp_path):
 
 
 def test_training_finds_planted_spectra(clean, tmp_path):
-    told = []
-    found = dictionary.train(clean, rank=4, updates=100, progress=told.append)
+    said = []
+    found = dictionary.train(clean, rank=4, updates=100, progress=said.append)
+    told = [status.done for status in said]
     assert set(found.W.argmax(0)) == {16, 80}  # 500 and 2500 Hz in bins of 31.25 Hz
     np.testing.assert_allclose(found.W.sum(0), 1, rtol=1e-4)
     assert told == sorted(told)

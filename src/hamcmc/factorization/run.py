@@ -6,7 +6,7 @@ same ratings by block, which processes map into memory. Every process calls :fun
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import jax
 
 from hamcmc import _check
 from hamcmc._renamed import renamed
+from hamcmc._types import Facts, Record
 from hamcmc.factorization import launch, partition
 from hamcmc.factorization import ratings as files
 from hamcmc.factorization.exchange import Devices
@@ -40,7 +41,7 @@ def factorize(
     rank: int = 10,
     model: str = "full",
     sampler: str = "sghmc",
-    options: Mapping[str, Any] | None = None,
+    options: Facts | None = None,
     step_size: float | None = None,
     metric: bool | None = None,
     order: str = "epochs",
@@ -56,7 +57,7 @@ def factorize(
     processes: int = 1,
     restarts: int = 0,
     overwrite: bool = False,
-    notes: Mapping[str, Any] | None = None,
+    notes: Facts | None = None,
     progress: bool | Progress | None = None,
     checkpoint_seconds: float = 30.0,
 ) -> Factorization:
@@ -139,7 +140,7 @@ def factorize(
             failure = error
     if agreed(failure is not None):  # otherwise the others would wait for the first one
         raise failure or RunError("the first process could not begin")
-    how: dict[str, Any] = {"progress": progress, "checkpoint_seconds": checkpoint_seconds}
+    how: Record = {"progress": progress, "checkpoint_seconds": checkpoint_seconds}
     return proceed(out, processes=processes, restarts=restarts, **how)
 
 
@@ -248,7 +249,7 @@ def _drive(
         raise
 
 
-def _draws(path: Path | None, settings: Mapping[str, Any], written: int | None) -> Draws:
+def _draws(path: Path | None, settings: Facts, written: int | None) -> Draws:
     """The store of draws of a run, a new one where nothing is `written` yet."""
     arrays = [Array(**(a | {"shape": tuple(a["shape"])})) for a in settings["arrays"]]
     return Draws.open(path, arrays, settings["chains"], settings["num_samples"], written=written)

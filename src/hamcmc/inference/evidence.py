@@ -9,16 +9,16 @@ import numpy as np
 from jax import Array
 
 from hamcmc import _check
+from hamcmc._types import PyTree
 from hamcmc.inference import job
 from hamcmc.inference.progress import Progress, Status, shown
+from hamcmc.inference.sample import ensembles_of
 from hamcmc.inference.tempering import Ladder, Rungs, Tempered, anchoring, checked_betas, step_sizes
-from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.registry import MakeSampler, maker_for
 from hamcmc.store.errors import NonFinite
 from hamcmc.target.estimators import AnchoredPosterior
 from hamcmc.target.posterior import Posterior
 
-PyTree = Any
 BATCHES = 32  # batches of steps whose scatter is the Monte Carlo error: it is then known to 13 %
 ROUNDS = 4  # times that the anchors are renewed in the warm-up, each from where the last one led
 CHAINS = 4  # the default number of chains per rung
@@ -124,7 +124,7 @@ def evidence(
     view = posterior if n is None else AnchoredPosterior(posterior)
     make = maker_for("evidence", sampler, options)
     example = make(Tempered(view, 1.0))
-    runs = _runs(example, chains, ensembles)
+    runs = ensembles_of(example, chains, ensembles, default=CHAINS)
     starts = [
         posterior.unconstrain(job.parameters(init, k)) for k in jax.random.split(start_key, runs * example.replicas)
     ]
@@ -165,18 +165,6 @@ def _checked_batch(posterior: Posterior, batch_size: int | None) -> int | None:
     if n == 1:
         raise ValueError("batch_size must be 2 or more, for two halves")
     return n
-
-
-def _runs(sampler: Sampler, chains: int | None, ensembles: int | None) -> int:
-    """How many independent runs a rung has."""
-    name = sampler.settings.get("sampler", "this sampler")
-    if sampler.replicas > 1:
-        if chains is not None:
-            raise ValueError(f"chains: {name} is an ensemble; say with ensembles= how many ensembles a rung has")
-        return _check.at_least("ensembles", 1 if ensembles is None else ensembles, 1)
-    if ensembles is not None:
-        raise ValueError(f"ensembles: {name} is not an ensemble sampler; say with chains= how many chains a rung has")
-    return _check.at_least("chains", CHAINS if chains is None else chains, 1)
 
 
 def _integrate(ladder: np.ndarray, values: np.ndarray, found: np.ndarray) -> Evidence:
