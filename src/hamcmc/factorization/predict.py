@@ -53,7 +53,7 @@ class Predictions(NamedTuple):
 class Factorization:
     """The draws of a factorization, which predict and recommend.
 
-    :func:`hamcmc.factorization.run.factorize` returns one, and :func:`load` opens the directory of a run. Draws stay
+    :func:`hamcmc.factorize` returns one, and :func:`load` opens the directory of a run. Draws stay
     where they are stored, and are read as they are needed.
 
     Attributes:

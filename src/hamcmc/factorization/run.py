@@ -1,7 +1,7 @@
 """A factorization run: from ratings to a model that predicts, in memory or in a directory, on one device or many.
 
 The directory is that of any run, with two more folders: ``ratings/`` has the ratings by id, and ``blocks/`` has the
-same ratings by block, which processes map into memory. Every process calls :func:`run_here`. The first one writes.
+same ratings by block, which processes map into memory. Every process calls ``run_here``. The first one writes.
 """
 
 import contextlib
@@ -101,7 +101,7 @@ def factorize(
     Raises:
         ValueError: bad input, with the name of the argument.
         NonFinite: the factors became non-finite; `.result` has the draws before that, if there are any.
-        Interrupted: SIGINT or SIGTERM. With `out`, ``hamcmc resume`` or :func:`proceed` continues.
+        Interrupted: SIGINT or SIGTERM. With `out`, ``hamcmc resume`` or :func:`~hamcmc.factorization.run.proceed` continues.
     """
     together = _join()
     processes = jax.process_count() if together else _check.at_least("processes", processes, 1)
@@ -145,7 +145,7 @@ def factorize(
 
 
 def prepare(ratings: Ratings, out: str | os.PathLike, request: Request = Request(), *, overwrite: bool = False) -> Path:
-    """Write the directory of a run that :func:`proceed` then works in."""
+    """Write the directory of a run that :func:`~hamcmc.factorization.run.proceed` then works in."""
     problem = pose(ratings, request)
     with Directory.create(out, problem.settings, overwrite=overwrite) as directory:
         files.save(problem.ratings, directory.path / "ratings")
@@ -161,7 +161,7 @@ def proceed(
     progress: bool | Progress | None = None,
     checkpoint_seconds: float = 30.0,
 ) -> Factorization:
-    """Work on a prepared or interrupted run until it is complete. The arguments are those of :func:`factorize`."""
+    """Work on a prepared or interrupted run until it is complete. The arguments are those of :func:`hamcmc.factorize`."""
     path = Path(path)
     if _join() or processes == 1:
         run_here(path, progress=progress, checkpoint_seconds=checkpoint_seconds)
