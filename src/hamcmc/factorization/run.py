@@ -101,7 +101,8 @@ def factorize(
     Raises:
         ValueError: bad input, with the name of the argument.
         NonFinite: the factors became non-finite; `.result` has the draws before that, if there are any.
-        Interrupted: SIGINT or SIGTERM. With `out`, ``hamcmc resume`` or :func:`~hamcmc.factorization.run.proceed` continues.
+        Interrupted: SIGINT or SIGTERM. With `out`, ``hamcmc resume`` continues, or
+            :func:`~hamcmc.factorization.run.proceed`.
     """
     together = _join()
     processes = jax.process_count() if together else _check.at_least("processes", processes, 1)
@@ -161,7 +162,7 @@ def proceed(
     progress: bool | Progress | None = None,
     checkpoint_seconds: float = 30.0,
 ) -> Factorization:
-    """Work on a prepared or interrupted run until it is complete. The arguments are those of :func:`hamcmc.factorize`."""
+    """Work on a prepared or interrupted run until it is complete, with arguments as in :func:`hamcmc.factorize`."""
     path = Path(path)
     if _join() or processes == 1:
         run_here(path, progress=progress, checkpoint_seconds=checkpoint_seconds)
