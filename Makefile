@@ -1,7 +1,7 @@
 # Every target works from a fresh clone: it first makes .venv and installs pinned versions.
 PYTHON ?= python3
 BIN := .venv/bin
-CODE := src tests benchmarks tools examples
+CODE := src tests benchmarks tools examples hatch_build.py $(wildcard docs/*.py)
 
 .PHONY: demo test test-slow test-browser lint release coverage mutation calibration soak bench reproduce docs clean
 

@@ -24,7 +24,9 @@ class CompileKernels(BuildHookInterface):
 
             build["compile_library"](jax.ffi.include_dir())
         except (ImportError, OSError) as error:
-            self.app.display_warning(f"hamcmc is built without its C++ kernels, so factorization will be slower: {error}")
+            self.app.display_warning(
+                f"hamcmc is built without its C++ kernels, so factorization will be slower: {error}"
+            )
             return
         build_data["artifacts"].append("src/hamcmc/factorization/native/_kernels.so")  # git ignores it
         build_data["pure_python"] = False

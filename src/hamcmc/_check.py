@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-PyTree = Any
+from hamcmc._types import PyTree
 
 
 def _is_number(value: Any) -> bool:

@@ -46,7 +46,7 @@ def test_calibration(name, model):
 
 BROKEN = {
     "noise": ("samplers/base.py", "root = jnp.sqrt(2 * step_size)", "root = jnp.sqrt(step_size)"),
-    "scaling": ("target/protocol.py", "lambda p, g: p + factor * g,", "lambda p, g: p + factor / 2 * g,"),
+    "scaling": ("target/protocol.py", "scaled = factor * g", "scaled = factor / 2 * g"),
     "sign": ("samplers/base.py", "x + step_size * d + root * z", "x - step_size * d + root * z"),
     "jacobian": (
         "target/support.py",

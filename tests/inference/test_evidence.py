@@ -130,7 +130,10 @@ def test_the_right_model_is_chosen():
     """Of the first one, two and three columns, by which two the data were made."""
     full = simulated(columns=3)
     models = {k: lg.Data(full.a * (np.arange(3) < k), full.x) for k in (1, 2, 3)}  # in one shape, one program
-    found = compare({str(k): run(hamcmc, data, num_samples=1600) for k, data in models.items()})
+    said = []
+    found = compare({str(k): run(hamcmc, data, num_samples=1600, progress=said.append) for k, data in models.items()})
+    assert {s.phase for s in said} == {"warm-up", "sampling", "done"}
+    assert said[-1].done == 1
     assert found.names[0] == "2"
     exact = {str(k): lg.log_evidence(data, NOISE) for k, data in models.items()}
     factors = np.array([exact[name] - exact["2"] for name in found.names])

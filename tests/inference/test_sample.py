@@ -151,7 +151,8 @@ def test_nested_parameters_with_every_sampler(draw, name):
     ensemble = name.startswith("ensemble")
     if ensemble:
         options = {"pairs": 2, "adapt": 25}
-    result = draw(name, NESTED, posterior=nested_posterior(), step_size=1e-4, batch_size=20, **options)
+    options["batch_size"] = None if name == "ensemble_adjusted" else 20
+    result = draw(name, NESTED, posterior=nested_posterior(), step_size=1e-4, **options)
     shapes = {k: v.shape for k, v in result.posterior.items()}
     chains = 12 if ensemble else 2
     assert shapes == {"b": (chains, 40), "inner.c": (chains, 40, 2), "inner.s": (chains, 40)}

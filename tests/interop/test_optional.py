@@ -1,4 +1,4 @@
-"""The packages behind the doors are optional: not imported until they are needed, and missed with a clear message."""
+"""Other libraries are optional: they are imported when needed, and a missing one is named in a clear message."""
 
 import importlib
 import subprocess

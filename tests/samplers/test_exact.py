@@ -138,7 +138,7 @@ MUTATIONS = [
     ),
     (BASE, "root = jnp.sqrt(2 * step_size)", "root = jnp.sqrt(step_size)", check_gaussian, "sgld"),
     (BASE, "x + step_size * d", "x - step_size * d", check_gaussian, "sgld"),
-    ("target/protocol.py", "p + factor * g", "p + factor / 2 * g", check_gaussian, "sgld"),
+    ("target/protocol.py", "scaled = factor * g", "scaled = factor / 2 * g", check_gaussian, "sgld"),
     (
         "samplers/curvature.py",
         "root = jnp.sqrt(2 * jnp.asarray(step_size))",

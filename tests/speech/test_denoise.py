@@ -62,8 +62,10 @@ def test_blocks_and_channels_are_cleaned_each_by_itself(monkeypatch):
     monkeypatch.setattr("hamcmc.speech.denoise.STRETCH", 0.25)
     monkeypatch.setattr("hamcmc.speech.denoise.FADE", 0.05)
     noisy = np.random.default_rng(2).normal(size=(7001, 2))
-    whole, parts = cleaned(noisy, uncertainty=True)
-    assert len(parts) == 3
+    said = []
+    whole, parts = cleaned(noisy, uncertainty=True, length=len(noisy), progress=said.append)
+    assert len(parts) == len(said) == 3
+    assert said[-1].done == 1
     assert whole.shape == noisy.shape
     assert sum(p.sd.shape[2] for p in parts) == pytest.approx(7001 / 64, abs=3)
     assert all(p.sd.shape[:2] == (2, 129) and p.draws.shape == (2, *p.audio.shape) for p in parts)

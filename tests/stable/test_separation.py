@@ -319,7 +319,8 @@ def test_the_filter_beats_wieners_with_true_parameters(seed):
     """Wiener's knows W and H, ours only W; but it knows nothing of impulses."""
     alphas, W, H, parts = two_sources(30, 40, seed)
     X = sum(parts)
-    found = separate(X, [Source(2, al, w) for al, w in zip(alphas, W)], **FILTER, step_size=0.01)
+    said, sources = [], [Source(2, al, w) for al, w in zip(alphas, W)]
+    found = separate(X, sources, **FILTER, step_size=0.01, progress=said.append)
     variance = [(w @ h) ** (2 / al) for w, h, al in zip(W, H, alphas)]
     error = lambda gain: np.abs(gain * X - parts[0])
     ours, wiener = error(found.sources[0].gain), error(variance[0] / sum(variance))
@@ -327,6 +328,8 @@ def test_the_filter_beats_wieners_with_true_parameters(seed):
     assert 10 * np.log10(np.sum(wiener**2) / np.sum(ours**2)) > 1
     np.testing.assert_allclose(sum(s.gain for s in found.sources), 1, atol=1e-4)
     assert all(0.05 < s.acceptance < 0.95 for s in found.sources)
+    assert {s.phase for s in said} == {"warm-up", "sampling"}
+    assert said[-1].done == 1
 
 
 @pytest.mark.slow
@@ -409,6 +412,13 @@ def test_bad_input(change, message):
 def test_bad_sources(sources, message):
     with pytest.raises(ValueError, match=message):
         separate(X, sources)
+
+
+def test_old_names_still_work():
+    with pytest.warns(DeprecationWarning, match="num_samples"), pytest.raises(ValueError, match="num_samples must be"):
+        separate(X, [Source(1, 1.5)], samples=0)
+    with pytest.warns(DeprecationWarning, match="block"), pytest.raises(ValueError, match="block has 4 rows, X has 3"):
+        hamcmc.alpha_stable_mf(X, 1, 1.5, batch=(4, 4))
 
 
 def test_a_run_that_turns_to_nan_says_so():

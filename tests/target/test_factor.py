@@ -245,8 +245,7 @@ def test_every_target_is_openly_one(name, x64):
 
 def test_a_broken_factor_is_noticed(x64):
     """In the one place where it stands, for all targets that have data."""
-    line = "    if likelihood_first:"
-    with mutant("target/protocol.py", line, f"    factor = factor / 2\n{line}") as package:
+    with mutant("target/protocol.py", "scaled = factor * g", "scaled = factor / 2 * g") as package:
         for name, make in TARGETS.items():
             if name != "without data":
                 with pytest.raises(AssertionError, match="off"):

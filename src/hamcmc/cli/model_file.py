@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hamcmc._types import Record
 from hamcmc.samplers import Sampler, build
 from hamcmc.samplers.registry import requires, takes
 from hamcmc.store.files import reading
@@ -34,13 +35,13 @@ class Model(NamedTuple):
 
     posterior: Posterior
     init: Any
-    options: dict[str, Any]
+    options: Record
 
-    def sampler(self, name: str, settings: dict[str, Any]) -> Sampler:
+    def sampler(self, name: str, settings: Record) -> Sampler:
         """A sampler by name, with what the model file defines for it."""
         return build(name, self.posterior, **settings, **self.own_options(name))
 
-    def own_options(self, name: str) -> dict[str, Any]:
+    def own_options(self, name: str) -> Record:
         """What the model file has for a sampler."""
         if requires(name, "fisher") and "fisher" not in self.options:
             raise ModelFileError(f"{name} needs the expected Fisher information: define `fisher` in the model file")

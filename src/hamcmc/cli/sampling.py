@@ -1,11 +1,11 @@
 """The commands that sample: ``sample``, ``resume`` and ``summary``."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hamcmc._types import Facts, Record
 from hamcmc.cli import ratings
 from hamcmc.cli.shell import (
     CheckpointSeconds,
@@ -239,9 +239,7 @@ def _schedule(epsilon: float, decay: float | None, cycles: int | None, iteration
     return schedules.Constant(epsilon) if decay is None else schedules.Polynomial(epsilon, decay)
 
 
-def _tune(
-    loaded: "Model", notes: Mapping[str, Any], init: Any, work: int, quiet: bool, **how: Any
-) -> tuple[float, dict[str, Any]]:
+def _tune(loaded: "Model", notes: Facts, init: Any, work: int, quiet: bool, **how: Any) -> tuple[float, Record]:
     """A step size for a run of so many iterations of all chains, and what to note: the options found, and the cost."""
     from hamcmc.inference.tune import budget_for, tune
 
@@ -267,7 +265,7 @@ def _load(model: Path, data: Path | None, control_variate: bool) -> "Model":
     return loaded._replace(posterior=around(loaded.posterior, _start(loaded, "mode"))) if control_variate else loaded
 
 
-def _sources(notes: Mapping[str, Any], model: Path | None, data: Path | None) -> tuple[Path, Path | None]:
+def _sources(notes: Facts, model: Path | None, data: Path | None) -> tuple[Path, Path | None]:
     """The model file and the data of a run that is resumed, where they were or where they have moved to."""
     from hamcmc.cli import model_file
 

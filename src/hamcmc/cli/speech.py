@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from hamcmc._types import Record
 from hamcmc.cli.shell import Quiet, Seed, flowing, reporting, say, screen, stoppable, warn, wrote
 
 if TYPE_CHECKING:
@@ -144,9 +145,7 @@ def denoise(
             _show(done, truth, uncertainty, report, asked | options | {"dictionary": dictionary})
 
 
-def _show(
-    done: "Done", truth: "Info | None", uncertainty: Path | None, report: Path | None, asked: dict[str, Any]
-) -> None:
+def _show(done: "Done", truth: "Info | None", uncertainty: Path | None, report: Path | None, asked: Record) -> None:
     """Print the scores against the reference, and write the picture and the page."""
     scores = None if truth is None else _scores(done.source, truth, done.files[0])
     if scores is not None:

@@ -11,11 +11,12 @@ apart.
 
 import math
 import warnings
-from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+
+from hamcmc._types import Facts
 
 LEAST = 4  # draws per chain below which ArviZ gives no ESS
 
@@ -28,7 +29,7 @@ def arviz() -> ModuleType:
     return arviz
 
 
-def interleaved(settings: Mapping[str, Any]) -> int:
+def interleaved(settings: Facts) -> int:
     """How many chains take turns in the stored draws of each chain: every so many draws come from the same one."""
     chains = settings.get("interleaved", 1)
     return chains // math.gcd(chains, settings["thin"])

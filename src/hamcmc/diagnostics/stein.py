@@ -10,10 +10,9 @@ import numpy as np
 from jax import Array, lax
 
 from hamcmc import _check
+from hamcmc._types import PyTree
 from hamcmc.store.result import StoredRun
 from hamcmc.target.posterior import Posterior
-
-PyTree = Any
 
 
 class Discrepancy(NamedTuple):

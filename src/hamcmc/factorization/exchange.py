@@ -11,9 +11,9 @@ from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import DictKey, tree_map_with_path
 
+from hamcmc._types import PyTree
 from hamcmc.factorization.model import SIDES
 
-PyTree = Any
 Devices = Sequence[Any]  # jax.Device, which JAX declares as a variable
 AXIS = "blocks"  # the name of the mesh's only axis
 

@@ -111,7 +111,7 @@ class Part(NamedTuple):
 
 
 class PartTarget(Target):
-    """The posterior of W and H through one part, in the coordinates θ/√d: a :class:`hamcmc.target.protocol.Target`.
+    """The posterior of W and H through one part, in the coordinates θ/√d of the base metric.
 
     Args:
         size: N, the number of training ratings.
@@ -119,10 +119,8 @@ class PartTarget(Target):
             started: only steps take gradients.
     """
 
-    mirror: Callable[[Any], Any] | None = None
-
     def __init__(self, size: int, part: Part | None = None):
-        self.size, self._part = size, part
+        self.size, self.mirror, self._part = size, None, part
 
     @property
     def part(self) -> Part:

@@ -6,7 +6,7 @@ posterior and the noise of a new rating. A row that the run has not seen is inte
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from hamcmc import _check
+from hamcmc._types import Facts, Record
 from hamcmc.factorization import ratings as ratings_files
 from hamcmc.factorization.mixture import mixture_quantile
 from hamcmc.factorization.ratings import Ratings, RatingsError
@@ -52,7 +53,7 @@ class Predictions(NamedTuple):
 class Factorization:
     """The draws of a factorization, which predict and recommend.
 
-    :func:`hamcmc.factorization.run.factorize` returns one, and :func:`load` opens the directory of a run. Draws stay
+    :func:`hamcmc.factorize` returns one, and :func:`load` opens the directory of a run. Draws stay
     where they are stored, and are read as they are needed.
 
     Attributes:
@@ -64,7 +65,7 @@ class Factorization:
         hyper: precisions and means of the priors and of the noise, (draw · chain, …) each.
     """
 
-    def __init__(self, settings: dict[str, Any], meta: Mapping[str, Any], ratings: Ratings, root: Any):
+    def __init__(self, settings: Record, meta: Facts, ratings: Ratings, root: Any):
         self.settings, self.meta, self.ratings = settings, dict(meta), ratings
         where = getattr(root.store, "root", "memory")
         noise = np.asarray(root["posterior/noise_precision"][:, : meta.get("draws")])

@@ -3,14 +3,14 @@
 import math
 import os
 import platform
-from collections.abc import Mapping
 from importlib.metadata import version
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from hamcmc import _check
+from hamcmc._types import Facts, Record
 from hamcmc.factorization import model as gaussian_mf
 from hamcmc.factorization import ratings as files
 from hamcmc.factorization import recorded
@@ -23,7 +23,7 @@ from hamcmc.factorization.recipes import RECIPES, make_sampler
 from hamcmc.samplers.base import WHOLE
 from hamcmc.store.settings import FORMAT
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+NOTHING: Facts = MappingProxyType({})
 
 
 class Request(NamedTuple):
@@ -32,7 +32,7 @@ class Request(NamedTuple):
     rank: int = 10
     model: str = "full"
     sampler: str = "sghmc"
-    options: Mapping[str, Any] = NOTHING
+    options: Facts = NOTHING
     step_size: float | None = None
     metric: bool | None = None
     order: str = "epochs"
@@ -45,7 +45,7 @@ class Request(NamedTuple):
     test: float = 0.1
     seed: int = 0
     threads: int | None = None
-    notes: Mapping[str, Any] = NOTHING
+    notes: Facts = NOTHING
 
 
 class Problem(NamedTuple):
@@ -59,7 +59,7 @@ class Problem(NamedTuple):
         test: the held-out ones.
     """
 
-    settings: dict[str, Any]
+    settings: Record
     ratings: Ratings
     partition: Partition
     train: Blocks

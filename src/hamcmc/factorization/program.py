@@ -9,6 +9,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec
 
+from hamcmc._types import Facts, PyTree, Record
 from hamcmc.factorization import model as gaussian_mf
 from hamcmc.factorization import recorded, sharded
 from hamcmc.factorization.exchange import AXIS, Devices, fastest_reduction, shard, specs
@@ -21,8 +22,6 @@ from hamcmc.factorization.sharded import Carry, Data, Trace
 from hamcmc.inference.driver import Broken
 from hamcmc.inference.progress import Status
 from hamcmc.store.checkpoint import pack, unpack
-
-PyTree = Any
 
 
 class FactorizationProgram:
@@ -43,7 +42,7 @@ class FactorizationProgram:
 
     def __init__(
         self,
-        settings: Mapping[str, Any],
+        settings: Facts,
         p: Partition,
         train: Blocks,
         test: Blocks,
@@ -61,7 +60,7 @@ class FactorizationProgram:
         self.iteration, self.total = 0, settings["warmup"] + settings["num_samples"] * settings["thin"]
         self.seconds = 0.0
         self.segment: Any = None
-        self._figures: dict[str, Any] = {}  # of the newest good sweep
+        self._figures: Record = {}  # of the newest good sweep
         self._share: dict[str, float] = {}  # of the time that goes to messages, once it was measured
         self.carry = self._start()
 
@@ -84,18 +83,18 @@ class FactorizationProgram:
         """The carry, where the run goes on. All processes must call this together."""
         return pack(self._whole(self.carry), "carry") if going else {}
 
-    def unpack(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
+    def unpack(self, arrays: Mapping[str, np.ndarray], meta: Facts) -> None:
         """Continue from a checkpoint, on the devices of today."""
         carry = unpack(arrays, "carry", self.carry)
         self.carry = shard(self.sweeps.mesh, carry, sharded.carry_specs(carry))
         self.iteration, self.seconds = meta["iteration"], meta["seconds"]
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> Record:
         """Sweeps, seconds, gradients and the figures of the newest sweep."""
         gradients = self.iteration * self.settings["steps"] * self.sweeps.sampler.gradients_per_step
         return {**self._figures, "iteration": self.iteration, "seconds": self.seconds, "gradients": gradients}
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Record:
         """The figures of the newest sweep."""
         return self._figures
 
@@ -178,7 +177,7 @@ class FactorizationProgram:
 
     # --- what is said about them ---
 
-    def _measured(self, trace: Trace, seconds: float) -> dict[str, Any]:
+    def _measured(self, trace: Trace, seconds: float) -> Record:
         """The figures of a sweep, for the log."""
         s = self.settings
         gradients = s["steps"] * self.sweeps.sampler.gradients_per_step
@@ -215,7 +214,7 @@ class FactorizationProgram:
         )
 
 
-def _compile(settings: Mapping[str, Any], p: Partition, columns: Layout, devices: Devices) -> sharded.Sweeps:
+def _compile(settings: Facts, p: Partition, columns: Layout, devices: Devices) -> sharded.Sweeps:
     """The functions of a run with these settings."""
     options = {k: v for k, v in settings["sampler"].items() if k != "sampler"}
     unit = gaussian_mf.Prior()
@@ -235,7 +234,7 @@ def _compile(settings: Mapping[str, Any], p: Partition, columns: Layout, devices
     )
 
 
-def start(settings: Mapping[str, Any], p: Partition, columns: Layout) -> tuple[dict[str, np.ndarray], Hyper]:
+def start(settings: Facts, p: Partition, columns: Layout) -> tuple[dict[str, np.ndarray], Hyper]:
     """Position and hyper-parameters at the start: small factors around 0, or such that W H is near the mean rating."""
     rng = np.random.default_rng(settings["seed"])
     centre = 0.0 if columns.biases else np.sqrt(max(np.mean(settings["rating_range"]), 0.0) / columns.rank)

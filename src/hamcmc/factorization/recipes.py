@@ -1,9 +1,9 @@
 """The samplers that factorizations run with: options and step sizes that work without tuning."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hamcmc import samplers
+from hamcmc._types import Facts, Record
 from hamcmc.factorization.sharded import MakeSampler
 from hamcmc.samplers.base import Sampler, Space
 from hamcmc.target.protocol import Target
@@ -14,7 +14,7 @@ NOT_OPTIONS = ("mirror", "space", "svrg")  # arguments of a sampler that the fac
 class Recipe(NamedTuple):
     """How a sampler runs on factorizations: its options, ε, and whether it steps in the row-count metric."""
 
-    options: dict[str, Any]
+    options: Record
     step_size: float
     metric: bool = True
 
@@ -28,7 +28,7 @@ RECIPES = {
 }
 
 
-def make_sampler(name: str, options: Mapping[str, Any]) -> MakeSampler:
+def make_sampler(name: str, options: Facts) -> MakeSampler:
     """``(target, space) -> sampler``, which raises ValueError on options that the sampler does not have."""
     for option in NOT_OPTIONS:
         if option in options:

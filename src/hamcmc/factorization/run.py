@@ -1,12 +1,12 @@
 """A factorization run: from ratings to a model that predicts, in memory or in a directory, on one device or many.
 
 The directory is that of any run, with two more folders: ``ratings/`` has the ratings by id, and ``blocks/`` has the
-same ratings by block, which processes map into memory. Every process calls :func:`run_here`. The first one writes.
+same ratings by block, which processes map into memory. Every process calls ``run_here``. The first one writes.
 """
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import jax
 
 from hamcmc import _check
 from hamcmc._renamed import renamed
+from hamcmc._types import Facts, Record
 from hamcmc.factorization import launch, partition
 from hamcmc.factorization import ratings as files
 from hamcmc.factorization.exchange import Devices
@@ -40,7 +41,7 @@ def factorize(
     rank: int = 10,
     model: str = "full",
     sampler: str = "sghmc",
-    options: Mapping[str, Any] | None = None,
+    options: Facts | None = None,
     step_size: float | None = None,
     metric: bool | None = None,
     order: str = "epochs",
@@ -56,7 +57,7 @@ def factorize(
     processes: int = 1,
     restarts: int = 0,
     overwrite: bool = False,
-    notes: Mapping[str, Any] | None = None,
+    notes: Facts | None = None,
     progress: bool | Progress | None = None,
     checkpoint_seconds: float = 30.0,
 ) -> Factorization:
@@ -100,7 +101,8 @@ def factorize(
     Raises:
         ValueError: bad input, with the name of the argument.
         NonFinite: the factors became non-finite; `.result` has the draws before that, if there are any.
-        Interrupted: SIGINT or SIGTERM. With `out`, ``hamcmc resume`` or :func:`proceed` continues.
+        Interrupted: SIGINT or SIGTERM. With `out`, ``hamcmc resume`` continues, or
+            :func:`~hamcmc.factorization.run.proceed`.
     """
     together = _join()
     processes = jax.process_count() if together else _check.at_least("processes", processes, 1)
@@ -139,12 +141,12 @@ def factorize(
             failure = error
     if agreed(failure is not None):  # otherwise the others would wait for the first one
         raise failure or RunError("the first process could not begin")
-    how: dict[str, Any] = {"progress": progress, "checkpoint_seconds": checkpoint_seconds}
+    how: Record = {"progress": progress, "checkpoint_seconds": checkpoint_seconds}
     return proceed(out, processes=processes, restarts=restarts, **how)
 
 
 def prepare(ratings: Ratings, out: str | os.PathLike, request: Request = Request(), *, overwrite: bool = False) -> Path:
-    """Write the directory of a run that :func:`proceed` then works in."""
+    """Write the directory of a run that :func:`~hamcmc.factorization.run.proceed` then works in."""
     problem = pose(ratings, request)
     with Directory.create(out, problem.settings, overwrite=overwrite) as directory:
         files.save(problem.ratings, directory.path / "ratings")
@@ -160,7 +162,7 @@ def proceed(
     progress: bool | Progress | None = None,
     checkpoint_seconds: float = 30.0,
 ) -> Factorization:
-    """Work on a prepared or interrupted run until it is complete. The arguments are those of :func:`factorize`."""
+    """Work on a prepared or interrupted run until it is complete, with arguments as in :func:`hamcmc.factorize`."""
     path = Path(path)
     if _join() or processes == 1:
         run_here(path, progress=progress, checkpoint_seconds=checkpoint_seconds)
@@ -248,7 +250,7 @@ def _drive(
         raise
 
 
-def _draws(path: Path | None, settings: Mapping[str, Any], written: int | None) -> Draws:
+def _draws(path: Path | None, settings: Facts, written: int | None) -> Draws:
     """The store of draws of a run, a new one where nothing is `written` yet."""
     arrays = [Array(**(a | {"shape": tuple(a["shape"])})) for a in settings["arrays"]]
     return Draws.open(path, arrays, settings["chains"], settings["num_samples"], written=written)

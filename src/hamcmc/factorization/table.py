@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from hamcmc._types import Record
+
 NAMES = {  # usual names of columns, in lower case
     "user": ("user", "userid", "user_id", "uid"),
     "item": ("item", "itemid", "item_id", "movieid", "movie_id", "movie", "productid", "product_id", "iid"),
@@ -120,7 +122,7 @@ class Table:
             if any(self.names.values()) or not 3 <= len(head) <= 4 or not _is_number(head[2]):
                 raise
             self.header, place = False, {name: i for i, name in enumerate(self.names)}
-        options: dict[str, Any] = {"has_header": False, "infer_schema": False, "skip_lines": number - 1}
+        options: Record = {"has_header": False, "infer_schema": False, "skip_lines": number - 1}
         columns = [f"column_{i + 1}" for i in range(self.fields)]
         try:
             if self.separator == "::":

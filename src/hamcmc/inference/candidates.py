@@ -1,17 +1,18 @@
 """What :func:`hamcmc.tune` searches: ranges around what theory expects, and the points that are tried in them."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from hamcmc._types import Facts, Record
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.registry import takes
 from hamcmc.target.landscape import Landscape
 
 Range = tuple[float, float]
-Space = dict[str, Any]  # a name to a range (low, high), or to a list of choices
+Space = Record  # a name to a range (low, high), or to a list of choices
 
 NEWTON_STEP = 0.5
 """The largest step that is tried with a metric near the inverse Hessian. Larger ones are stable around the mode (up to
@@ -36,7 +37,7 @@ LESS, MORE = 100.0, 10.0
 """pSGLD's λ is searched from √v/100, where the metric follows v, to 10√v, where it hardly varies."""
 
 
-def expected_bias(setting: Mapping[str, Any], newton: bool, scape: Landscape) -> float | None:
+def expected_bias(setting: Facts, newton: bool, scape: Landscape) -> float | None:
     """By how much theory expects a Gaussian's variance to be too large; None where there is no theory.
 
     Along a direction of curvature a, where the stochastic gradient has variance V, a Langevin step leaves a variance
@@ -95,7 +96,7 @@ def _around(centre: float, most: float) -> Range:
     return min(centre, most) / BELOW, min(centre * ABOVE, most)
 
 
-def checked_space(search: Mapping[str, Any], by_name: bool, options: Mapping[str, Any]) -> Space:
+def checked_space(search: Facts, by_name: bool, options: Facts) -> Space:
     """The user's ranges and choices. Raises a ValueError that names the one at fault."""
     for name, values in search.items():
         if name in options:
@@ -128,7 +129,7 @@ def points(space: Space, seed: int) -> list[dict[str, float]]:
     return [dict(zip(ranges, map(float, np.exp(low + p * (high - low))))) for p in places]
 
 
-def shapes(space: Space) -> list[dict[str, Any]]:
+def shapes(space: Space) -> list[Record]:
     """Every combination of choices. Each is a compiled program of its own."""
     choices = {k: v for k, v in space.items() if not isinstance(v, tuple)}
     return [dict(zip(choices, c)) for c in itertools.product(*choices.values())]

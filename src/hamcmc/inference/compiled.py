@@ -12,12 +12,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from hamcmc._types import PyTree
 from hamcmc.samplers.base import Sampler
 from hamcmc.store.moments import Moments
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
-
-PyTree = Any
 
 
 class Keys(NamedTuple):

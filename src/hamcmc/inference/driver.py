@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hamcmc._types import Facts, Record
 from hamcmc.inference.progress import Progress, Status, shown
 from hamcmc.store.errors import Interrupted, NonFinite
 from hamcmc.store.recorder import Recorder
@@ -41,15 +42,15 @@ class Program(Protocol):
         """The arrays of a checkpoint: all that is needed to continue a run that is `going` on, or to read one."""
         ...
 
-    def unpack(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
+    def unpack(self, arrays: Mapping[str, np.ndarray], meta: Facts) -> None:
         """Continue from a checkpoint."""
         ...
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> Record:
         """What a checkpoint counts: iteration, seconds, gradients and whatever else the program measures."""
         ...
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Record:
         """What the log of events says about the newest segment; empty if there is nothing to say."""
         ...
 
@@ -70,7 +71,7 @@ class Broken(Exception):
         facts: what the log says: iteration, and where they are known chain and parameter.
     """
 
-    def __init__(self, message: str, draws: Draws, facts: Mapping[str, Any]):
+    def __init__(self, message: str, draws: Draws, facts: Facts):
         super().__init__(message)
         self.draws, self.facts = draws, facts
 
@@ -83,7 +84,7 @@ def drive(
     progress: bool | Progress | None = None,
     checkpoint_seconds: float = 30.0,
     resume_with: str = "",
-    about: Mapping[str, Any] | None = None,
+    about: Facts | None = None,
 ) -> None:
     """Advance a program until it is complete.
 

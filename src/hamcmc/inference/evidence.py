@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array
 
 from hamcmc import _check
+from hamcmc._types import PyTree
 from hamcmc.inference import job
 from hamcmc.inference.progress import Progress, Status, shown
 from hamcmc.inference.sample import ensembles_of
@@ -18,7 +19,6 @@ from hamcmc.store.errors import NonFinite
 from hamcmc.target.estimators import AnchoredPosterior
 from hamcmc.target.posterior import Posterior
 
-PyTree = Any
 BATCHES = 32  # batches of steps whose scatter is the Monte Carlo error: it is then known to 13 %
 ROUNDS = 4  # times that the anchors are renewed in the warm-up, each from where the last one led
 CHAINS = 4  # the default number of chains per rung

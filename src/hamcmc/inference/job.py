@@ -12,6 +12,7 @@ import numpy as np
 from jax.tree_util import tree_leaves_with_path
 
 from hamcmc import _check
+from hamcmc._types import PyTree, Record
 from hamcmc.inference import compiled as loop
 from hamcmc.inference import schedules, stream
 from hamcmc.samplers.base import Sampler
@@ -19,7 +20,6 @@ from hamcmc.store.draws import Array
 from hamcmc.store.errors import RunError
 from hamcmc.target.posterior import Posterior, name_of
 
-PyTree = Any
 SEGMENT_FLOPS = 5e8  # work of a segment: well under a second
 STEP_FLOPS = 5e3  # what the smallest step costs, in time
 MOST_IN_SEGMENT = 10**5  # iterations
@@ -34,7 +34,7 @@ class Job(NamedTuple):
     schedule: Callable
     state: Any
     keys: loop.Keys
-    settings: dict[str, Any]
+    settings: Record
 
     @property
     def arrays(self) -> list[Array]:
@@ -47,7 +47,7 @@ class Job(NamedTuple):
         return self.settings["warmup"] + self.settings["num_samples"] * self.settings["thin"]
 
 
-def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callable, settings: dict[str, Any]) -> Job:
+def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callable, settings: Record) -> Job:
     """Check everything that can be checked before the first step, and complete the settings.
 
     Settings that are given for ``segment`` and ``data_checksum`` are kept: a run that is resumed has them.
@@ -160,7 +160,7 @@ def batch_size_of(value: Any, posterior: Posterior) -> int | None:
     return n
 
 
-def recorded(posterior: Posterior, sampler: Sampler, position: PyTree, settings: dict) -> list[dict[str, Any]]:
+def recorded(posterior: Posterior, sampler: Sampler, position: PyTree, settings: dict) -> list[Record]:
     """Group, name, shape and type of every array recorded at each draw."""
     rows = posterior.size if settings["batch_size"] is None else settings["batch_size"]
     state = state_shape(sampler, position)
@@ -217,7 +217,7 @@ def plain(value: Any) -> Any:
     return value.item() if getattr(value, "ndim", None) == 0 else str(value)
 
 
-def storable(options: dict[str, Any]) -> dict[str, Any] | None:
+def storable(options: Record) -> Record | None:
     """A sampler's options as JSON returns them; None if one is an array or a function, which JSON cannot hold."""
 
     def number(value: Any) -> Any:
@@ -237,7 +237,7 @@ def x64() -> bool:
     return jnp.zeros(()).dtype == jnp.float64
 
 
-def describe(schedule: Callable) -> dict[str, Any]:
+def describe(schedule: Callable) -> Record:
     """A schedule for run.json: ours by name and parameters, any other as ``custom``."""
     for name, kind in schedules.NAMED.items():
         if isinstance(schedule, kind):
@@ -245,7 +245,7 @@ def describe(schedule: Callable) -> dict[str, Any]:
     return {"schedule": "custom"}
 
 
-def recorded_schedule(spec: dict[str, Any], given: Any, path: Any) -> Callable:
+def recorded_schedule(spec: Record, given: Any, path: Any) -> Callable:
     """The inverse of :func:`describe`; a custom schedule must be given again."""
     if given is not None:
         return schedules.as_schedule(given)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import jax
 from jax import Array, lax
 
+from hamcmc._types import PyTree, Scalar
 from hamcmc.samplers.base import Sampler
 
-PyTree = Any
 Accumulate = Callable[[Any, Array, "Turn", Any, Any], Any]
 
 
@@ -28,7 +28,7 @@ class Turn(NamedTuple):
 
     key: Array
     minibatch: PyTree
-    step_size: Any
+    step_size: Scalar
 
 
 class Axes(NamedTuple):
@@ -45,7 +45,7 @@ class Axes(NamedTuple):
     setting: Any = None
     key: Any = 0
     minibatch: Any = None
-    step_size: Any = None
+    step_size: int | None = None
     state: Any = 0
 
 

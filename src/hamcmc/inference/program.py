@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_leaves_with_path
 
+from hamcmc._types import Facts, Record
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import compiled as loop
 from hamcmc.inference.driver import Broken, Draws
@@ -150,13 +151,13 @@ class SamplingProgram:
         """The moments, and the state of a run that is going on."""
         return (checkpoint.pack(self.state, "state") if going else {}) | self.moments.pack()
 
-    def unpack(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
+    def unpack(self, arrays: Mapping[str, np.ndarray], meta: Facts) -> None:
         """Continue from a checkpoint."""
         self.iteration, self.seconds = meta["iteration"], meta["seconds"]
         self.state = jax.tree.map(jnp.array, checkpoint.unpack(arrays, "state", self.job.state))
         self.moments.unpack(arrays)
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> Record:
         """Iteration, seconds and gradients so far."""
         s, sampler, posterior = self.job.settings, self.job.sampler, self.job.posterior
         batches = posterior.size / s["batch_size"] if s["batch_size"] else 1  # that a pass over all data is worth
@@ -164,7 +165,7 @@ class SamplingProgram:
         gradients = round(self.iteration * s["ensembles"] * per_step)
         return {"iteration": self.iteration, "seconds": self.seconds, "gradients": gradients}
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Record:
         """Nothing: the checkpoint has all that the log could say about a segment."""
         return {}
 

@@ -1,12 +1,13 @@
 """Sampling in one call, and continuing a run from its directory."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from hamcmc import _check, samplers
+from hamcmc._types import Facts, PyTree, Record
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import schedules
 from hamcmc.inference.driver import drive
@@ -27,7 +28,6 @@ from hamcmc.store.settings import read_settings
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.protocol import Target
 
-PyTree = Any
 Init = PyTree | Callable[[jax.Array], PyTree]
 SamplerOrMaker = Sampler | Callable[[Target], Sampler]
 SEEDS = 2**32  # JAX would cut a larger seed to 32 bits
@@ -60,7 +60,7 @@ def sample(
     store_gradients: bool = False,
     checkpoint_seconds: float = 30.0,
     progress: bool | Progress | None = None,
-    notes: Mapping[str, Any] | None = None,
+    notes: Facts | None = None,
     **options: Any,
 ) -> Result:
     """Draw posterior samples: the whole job in one call.
@@ -217,7 +217,7 @@ def run(
 # --- arguments ---
 
 
-def made_by(sampler: str | SamplerOrMaker, posterior: Posterior, options: Mapping[str, Any]) -> Sampler:
+def made_by(sampler: str | SamplerOrMaker, posterior: Posterior, options: Facts) -> Sampler:
     """The sampler that was given by name, as a function of the posterior, or as it is."""
     made = samplers.maker(sampler, **options)(posterior)
     if not isinstance(made, Sampler):
@@ -225,7 +225,7 @@ def made_by(sampler: str | SamplerOrMaker, posterior: Posterior, options: Mappin
     return made
 
 
-def recorded_sampler(asked: Mapping[str, Any], posterior: Posterior, path: Path) -> Sampler:
+def recorded_sampler(asked: Facts, posterior: Posterior, path: Path) -> Sampler:
     """The sampler that run.json names."""
     if asked["options"] is None:
         raise RunError(f"{path} was run with a sampler that run.json cannot hold: give sampler to resume")
@@ -265,7 +265,7 @@ def seed_of(seed: int) -> int:
     return int(seed)
 
 
-def check_data(posterior: Posterior, sampler: Sampler, settings: Mapping[str, Any]) -> None:
+def check_data(posterior: Posterior, sampler: Sampler, settings: Facts) -> None:
     """Raise if the data cannot be used as asked."""
     if settings["store_gradients"] and posterior.streamed:
         raise ValueError("store_gradients is not available for streamed (memory-mapped) data")
@@ -279,10 +279,10 @@ def tuned(
     sampler: Sampler,
     name: str | None,
     init: Init,
-    settings: dict[str, Any],
-    options: Mapping[str, Any],
+    settings: Record,
+    options: Facts,
     progress: bool | None,
-) -> tuple[Sampler, schedules.Schedule, dict[str, Any]]:
+) -> tuple[Sampler, schedules.Schedule, Record]:
     """The sampler, step size and settings that :func:`hamcmc.tune` finds; only a sampler by name can change."""
     iterations = settings["warmup"] + settings["num_samples"] * settings["thin"]
     found = tune(

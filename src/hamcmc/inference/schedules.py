@@ -83,7 +83,7 @@ class Cyclical:
 NAMED = {"constant": Constant, "polynomial": Polynomial, "cyclical": Cyclical}
 
 
-def as_schedule(step_size: Any) -> Schedule:
+def as_schedule(step_size: float | Schedule) -> Schedule:
     """A number becomes a :class:`Constant`; a function stays as it is."""
     return step_size if callable(step_size) else Constant(step_size)
 

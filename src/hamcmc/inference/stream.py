@@ -2,17 +2,17 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hamcmc._types import PyTree
 from hamcmc.inference.compiled import Keys
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
 
-PyTree = Any
 HELD_BYTES = 64 * 2**20  # minibatches held at once, while as many again are being read
 
 

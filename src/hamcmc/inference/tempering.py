@@ -10,6 +10,7 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from hamcmc import _check
+from hamcmc._types import PyTree
 from hamcmc.inference.many import Axes, Turn, advance
 from hamcmc.samplers.base import Sampler
 from hamcmc.target import minibatch
@@ -17,7 +18,6 @@ from hamcmc.target.estimators import Anchor, Anchored, View
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.protocol import unbiased
 
-PyTree = Any
 ROWS = 8192  # data per piece of a full pass, so that the pieces fit in memory
 POWER = 5  # rungs at (k/K)⁵, as Friel, Hurn and Wyse recommend: E_β varies most near β = 0
 POWER_ITERATIONS = 30  # of the power method; a curvature known to a factor of 2 is enough for a step size

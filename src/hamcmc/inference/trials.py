@@ -10,6 +10,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import tree_leaves
 
+from hamcmc._types import Facts, PyTree, Record
 from hamcmc.inference.candidates import expected_bias, is_newton
 from hamcmc.inference.many import Axes, Turn, advance
 from hamcmc.inference.scoring import LOOKS, UNSEEN, Measured, judge
@@ -18,7 +19,6 @@ from hamcmc.target import minibatch
 from hamcmc.target.landscape import Landscape
 from hamcmc.target.posterior import Posterior
 
-PyTree = Any
 Settings = Mapping[str, Array]  # by option, each with one number per candidate
 
 LANES = 4
@@ -89,7 +89,7 @@ class Trial:
         self,
         posterior: Posterior,
         build: Callable[..., Sampler],
-        fixed: dict[str, Any],
+        fixed: Record,
         scape: Landscape,
         like: PyTree,
         batch_size: int | None,
@@ -104,7 +104,7 @@ class Trial:
             self.sampler.gradients_per_step + posterior.extra_gradients + self.sampler.passes_per_step * per_pass
         )
 
-        def make(setting: Mapping[str, Any]) -> Sampler:
+        def make(setting: Facts) -> Sampler:
             """The sampler of one candidate."""
             return build(**shape, **{k: v for k, v in setting.items() if k != "step_size"})
 

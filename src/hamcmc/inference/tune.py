@@ -1,7 +1,7 @@
 """Step size and options of a sampler, found by successive halving on kernel Stein discrepancies."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from hamcmc import _check, samplers
+from hamcmc._types import Facts, PyTree, Record
 from hamcmc.inference.candidates import Space, checked_space, default_search, points, shapes
 from hamcmc.inference.job import batch_size_of, check_start, parameters
 from hamcmc.inference.progress import Progress, Status, shown
@@ -20,8 +21,6 @@ from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.registry import MakeSampler, name_of
 from hamcmc.target.landscape import survey
 from hamcmc.target.posterior import Posterior
-
-PyTree = Any
 
 LADDER = (0.7, 1.4, 2.8, 5.6)
 """Times the step size that seems best, in the last round. The steps are a factor of 2 apart; most are above the one
@@ -54,7 +53,7 @@ class Candidate(NamedTuple):
 
     round: int
     step_size: float
-    options: dict[str, Any]
+    options: Record
     bias: float
     error: float
     speed: float
@@ -75,14 +74,14 @@ class Tuned:
     """
 
     step_size: Constant | Cyclical
-    options: dict[str, Any]
+    options: Record
     table: tuple[Candidate, ...]
     gradients: int
     tolerance: float
     seconds: float = field(compare=False)
 
     @property
-    def account(self) -> dict[str, Any]:
+    def account(self) -> Record:
         """What was found and what it cost, for the record of a run."""
         searched = {k: self.options[k] for k in self.table[0].options if k in self.options}
         return {
@@ -109,7 +108,7 @@ def tune(
     sampler: str | Sampler | MakeSampler = "ensemble_hamcmc",
     init: PyTree | Callable[[Array], PyTree] = None,
     *,
-    search: Mapping[str, Any] | None = None,
+    search: Facts | None = None,
     budget: int = 200_000,
     batch_size: int | None = None,
     tolerance: float = 0.1,

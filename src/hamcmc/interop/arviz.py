@@ -1,7 +1,6 @@
 """Any run as an ArviZ InferenceData, by one call."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hamcmc._types import Facts, PyTree, Record
 from hamcmc.diagnostics.ess import arviz
 from hamcmc.diagnostics.result import Result
 from hamcmc.interop.numpyro import NumpyroPosterior
@@ -16,7 +16,6 @@ from hamcmc.store.draws import Array, open_store
 from hamcmc.store.settings import read_settings
 from hamcmc.target.posterior import Posterior, name_of
 
-PyTree = Any
 DIMENSIONS = {  # of the arrays of a factorization
     "W": ["user", "factor"],
     "H": ["item", "factor"],
@@ -77,7 +76,7 @@ def _factorization(path: Path):
     return arviz().from_dict(posterior=draws, coords=ids, dims=dims, attrs={"inference_library": "hamcmc"})
 
 
-def _host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _host(arrays: Facts) -> dict[str, np.ndarray]:
     return {n: np.asarray(x) for n, x in arrays.items()}
 
 
@@ -86,7 +85,7 @@ def _named(tree: PyTree) -> dict[str, np.ndarray]:
     return {name_of(path) if path else "data": np.asarray(x) for path, x in leaves}
 
 
-def _log_likelihood(posterior: Posterior, draws: dict[str, Any]) -> Any:
+def _log_likelihood(posterior: Posterior, draws: Record) -> Any:
     """(chain, draw, datum)."""
     if posterior.log_likelihood is None:
         raise ValueError("log_likelihood: this posterior has no data")
@@ -95,11 +94,11 @@ def _log_likelihood(posterior: Posterior, draws: dict[str, Any]) -> Any:
     return jax.jit(jax.vmap(jax.vmap(lambda theta: each(theta, data))))(_parameters(draws))
 
 
-def _parameters(draws: dict[str, Any]) -> PyTree:
+def _parameters(draws: Record) -> PyTree:
     """Draws in the form of the parameters: dicts, nested where names have dots, or the bare array called theta."""
     if set(draws) == {"theta"}:
         return draws["theta"]
-    nested: dict[str, Any] = {}
+    nested: Record = {}
     for name, x in draws.items():
         *folders, last = name.split(".")
         place = nested

@@ -7,7 +7,7 @@ SGHMC and SGNHT is the leapfrog step, which in our symbols is √(2ε).
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -16,9 +16,10 @@ import numpy as np
 from jax import Array, lax
 
 from hamcmc._require import needs
+from hamcmc._types import Facts, PyTree, Record
 from hamcmc.inference.job import batch_size_of
 from hamcmc.inference.schedules import as_schedule
-from hamcmc.samplers.base import PyTree, Sampler, norm
+from hamcmc.samplers.base import Sampler, norm
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
 
@@ -112,7 +113,7 @@ def from_blackjax(
     algorithm: "SamplingAlgorithm",
     *,
     name: str | None = None,
-    settings: Mapping[str, Any] | None = None,
+    settings: Facts | None = None,
     gradients_per_step: int = 1,
     **options: Any,
 ) -> Sampler:
@@ -183,11 +184,11 @@ def _random(start: Callable, position: PyTree) -> bool:
 
 def _stats(info: Any) -> dict[str, Array]:
     """The numbers in an info, by ArviZ's names."""
-    fields: dict[str, Any] = info._asdict() if hasattr(info, "_asdict") else {}
+    fields: Record = info._asdict() if hasattr(info, "_asdict") else {}
     return {STATS.get(k) or k: jnp.asarray(v) for k, v in fields.items() if isinstance(v, Array) and v.ndim == 0}
 
 
-def _parts(function: Callable) -> dict[str, Any]:
+def _parts(function: Callable) -> Record:
     """The variables that a function closes over."""
     return inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}  # type: ignore[return-value]
 
@@ -202,9 +203,9 @@ def _name(algorithm: "SamplingAlgorithm") -> str:
     return f"blackjax.{homes[0].rpartition('.')[2]}" if homes else "blackjax"
 
 
-def _hyper_parameters(function: Callable) -> dict[str, Any]:
+def _hyper_parameters(function: Callable) -> Record:
     """The numbers and arrays that BlackJAX's functions close over; arrays are given by a digest."""
-    found: dict[str, Any] = {}
+    found: Record = {}
 
     def look(label: str, value: Any) -> None:
         if isinstance(value, int | float | str):

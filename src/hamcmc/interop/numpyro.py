@@ -1,7 +1,7 @@
 """A NumPyro model as a posterior: its latent sites are the parameters, with their names and supports."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -12,11 +12,11 @@ from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from hamcmc._require import needs
+from hamcmc._types import Facts, PyTree, Record
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.support import Support
 
-PyTree = Any
-Trace = dict[str, dict[str, Any]]
+Trace = dict[str, Record]
 CHECKED_ROWS = 16  # rows on which the model is compared with the posterior that was made of it
 
 
@@ -57,7 +57,7 @@ class NumpyroPosterior(Posterior):
         observed: names of the sites that make the likelihood.
     """
 
-    def __init__(self, model: Callable, args: tuple, kwargs: Mapping[str, Any], fixed: tuple[str, ...] = ()):
+    def __init__(self, model: Callable, args: tuple, kwargs: Facts, fixed: tuple[str, ...] = ()):
         from numpyro.distributions import biject_to
 
         self._arguments = _Arguments(model, args, kwargs, fixed)
@@ -96,7 +96,7 @@ class NumpyroPosterior(Posterior):
         """A start by NumPyro's ``init_to_uniform``: within 2 of 0 in the unconstrained space."""
         return self._start(key, self._template)
 
-    def deterministic(self, draws: Mapping[str, Any]) -> dict[str, Array]:
+    def deterministic(self, draws: Facts) -> dict[str, Array]:
         """The deterministic sites at draws (…, shape of the site), without those that have one entry per datum."""
         if not self._deterministic:
             return {}
@@ -161,7 +161,7 @@ class NumpyroPosterior(Posterior):
 class _Arguments:
     """The arguments of a model, in which the rows of data can be replaced."""
 
-    def __init__(self, model: Callable, args: tuple, kwargs: Mapping[str, Any], fixed: tuple[str, ...]):
+    def __init__(self, model: Callable, args: tuple, kwargs: Facts, fixed: tuple[str, ...]):
         self.model = model
         leaves, self._structure = tree_flatten_with_path((args, dict(kwargs)))
         names = _positional(model)
@@ -170,10 +170,10 @@ class _Arguments:
         if unknown:
             raise ValueError(f"fixed: the model is given no argument {', '.join(sorted(unknown))}")
         arrays = {n: x for n, x in self._leaves.items() if getattr(x, "ndim", 0) and _argument(n) not in fixed}
-        self._data: dict[str, Any] = arrays  # until `choose_data`
+        self._data: Record = arrays  # until `choose_data`
         self.size = 0
 
-    def choose_data(self, full: Trace) -> dict[str, Any]:
+    def choose_data(self, full: Trace) -> Record:
         """The arrays with one row per datum."""
         lengths = {x.shape[0] for x in self._data.values()}
         if len(lengths) > 1:
@@ -186,7 +186,7 @@ class _Arguments:
         self._data = {n: x for n, x in self._data.items() if x.shape[0] == self.size}
         return self._data
 
-    def with_data(self, data: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    def with_data(self, data: Facts) -> tuple[tuple, Record]:
         """Arguments with these rows."""
         return jax.tree.unflatten(self._structure, list((self._leaves | dict(data)).values()))
 
@@ -196,7 +196,7 @@ class _Arguments:
 
         return seed(self.model, key)
 
-    def trace(self, data: Mapping[str, Any], key: Array) -> Trace:
+    def trace(self, data: Facts, key: Array) -> Trace:
         """All sites, the latent ones at a random start."""
         from numpyro.handlers import substitute, trace
         from numpyro.infer import init_to_uniform
@@ -205,7 +205,7 @@ class _Arguments:
         started = substitute(self.seeded(key), substitute_fn=init_to_uniform)
         return trace(started).get_trace(*args, **kwargs)  # type: ignore[return-value]
 
-    def supports(self, names: tuple[str, ...]) -> Callable[[Array, dict[str, Any]], dict[str, Any]]:
+    def supports(self, names: tuple[str, ...]) -> Callable[[Array, Record], Record]:
         """``(key, rows of data) -> constraints``, compiled, so that nothing else is computed."""
         form: list[Any] = []
 
@@ -252,7 +252,7 @@ def _check_sites(trace: Trace) -> None:
         raise ValueError("the model has no latent sites to sample")
 
 
-def _check_plates(observed: list[dict[str, Any]], size: int) -> None:
+def _check_plates(observed: list[Record], size: int) -> None:
     """Raise if a plate on one row still has the size of all data."""
     for site in observed:
         sizes = {plate.name: plate.size for plate in site["cond_indep_stack"]}
@@ -261,11 +261,11 @@ def _check_plates(observed: list[dict[str, Any]], size: int) -> None:
             raise ValueError(f"plate {name} has a size of its own; take it from the data, as in x.shape[0]")
 
 
-def _is_latent(site: dict[str, Any]) -> bool:
+def _is_latent(site: Record) -> bool:
     return site["type"] == "sample" and not site["is_observed"]
 
 
-def _shape(site: dict[str, Any]) -> tuple[int, ...]:
+def _shape(site: Record) -> tuple[int, ...]:
     """The lengths of a site's distribution, if any, and of its value: some grow if it has one entry per datum."""
     return (*(site["fn"].batch_shape if site["type"] == "sample" else ()), *jnp.shape(site["value"]))
 

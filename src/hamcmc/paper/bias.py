@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 from matplotlib.figure import Figure
 
+from hamcmc._types import Record
 from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
 from hamcmc.paper.known import Known, targets
@@ -85,7 +86,7 @@ def measured_by(target: Known, sampler: Sampler) -> ManyRuns:
     return ManyRuns(sampler, target.statistic, lambda t, epsilon: epsilon, minibatch=target.minibatch)
 
 
-def settings(quick: bool) -> dict[str, Any]:
+def settings(quick: bool) -> Record:
     """The settings of a full or a quick run."""
     steps = STEP_SIZES[:2] if quick else STEP_SIZES
     # Small steps take long: there the runs are shorter and the standard errors larger.
@@ -172,7 +173,7 @@ def _cell(b: Bias) -> str:
     return f"{100 * b.bias:+.2f} ± {100 * b.standard_error:.2f} %{lost}"
 
 
-def _look(label: str) -> dict[str, Any]:
+def _look(label: str) -> Record:
     """The style of a curve: a colour for each method, a marker and a line for each of its variants."""
     method = next(name for name in sorted(COLOURS, key=len, reverse=True) if label.startswith(name))
     variant = label.removeprefix(method).strip(", ")

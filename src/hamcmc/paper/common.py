@@ -12,6 +12,8 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from hamcmc._types import Record
+
 # The palette of Okabe and Ito, which colour-blind readers can tell apart. A method has one colour in all figures.
 COLOURS = {
     "SGLD": "#0072B2",
@@ -49,7 +51,7 @@ class Reproduction:
     rows: Sequence[Sequence[Any]]
     notes: Sequence[str] = ()
     files: Sequence[Path] = ()
-    results: dict[str, Any] = field(default_factory=dict)
+    results: Record = field(default_factory=dict)
 
 
 def finish(
@@ -59,12 +61,12 @@ def finish(
     *,
     quick: bool,
     seed: int,
-    settings: dict[str, Any],
+    settings: Record,
     columns: Sequence[str],
     rows: Sequence[Sequence[Any]],
     figures: dict[str, Figure],
     notes: Sequence[str] = (),
-    more: dict[str, Any] | None = None,
+    more: Record | None = None,
 ) -> Reproduction:
     """Write the figures as PNG and SVG and everything else to ``results.json``. A quick run says so everywhere."""
     out = Path(out)

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
+from hamcmc._types import Record
 from hamcmc.diagnostics import cost
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference.sample import sample
@@ -69,7 +70,7 @@ def demo(out: Path, *, seed: int = 0, tell: Callable[[str], None] = lambda name:
     soft, stiff = (float(v) for v in np.linalg.eigvalsh(truth.precision))
     small, whitened = 0.02 / stiff, 0.02
     average_gradient = np.sqrt(stiff) / SIZE  # about √v of pSGLD, the unit of its step size
-    configurations: dict[str, tuple[float, dict[str, Any]]] = {
+    configurations: dict[str, tuple[float, Record]] = {
         "sgld": (small, {}),
         "psgld": (small * 10 * average_gradient, {"regularizer": 1e-3}),
         "sgfs": (whitened, {"base": soft}),

@@ -1,13 +1,13 @@
 """Figure 1 of the paper: the draws of four samplers on a two-dimensional posterior that is a thin ridge."""
 
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from matplotlib.figure import Figure
 
+from hamcmc._types import Record
 from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.inference.sample import sample
 from hamcmc.paper import tuning
@@ -35,7 +35,7 @@ def divergence(mean: Array, covariance: Array, exact: model.Exact) -> Array:
     return 0.5 * (jnp.trace(product) + offset @ precision @ offset - mean.size - log_det)
 
 
-def settings(quick: bool) -> dict[str, Any]:
+def settings(quick: bool) -> Record:
     """The settings of a full or a quick run."""
     return {
         "size": SIZE,

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array, lax
 from matplotlib.figure import Figure
 
+from hamcmc._types import Record
 from hamcmc.inference import compiled
 from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.inference.schedules import Schedule
@@ -119,7 +120,7 @@ def seconds_per_iteration(
     return best
 
 
-def settings(quick: bool) -> dict[str, Any]:
+def settings(quick: bool) -> Record:
     """The settings of a full or a quick run."""
     return {
         "size": SIZE,
@@ -248,7 +249,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
 
 
 @styled
-def _draw(found: dict[str, Any]) -> Figure:
+def _draw(found: Record) -> Figure:
     fig = Figure(layout="constrained", figsize=(8.5, 6.6))
     for line, (name, f) in zip(fig.subplots(len(found), 2, sharey="row", squeeze=False), found.items()):
         for method, error in f["error"].items():

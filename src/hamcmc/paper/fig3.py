@@ -9,11 +9,12 @@ import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from hamcmc._types import Record
 from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
 from hamcmc.paper.corpus import make_corpus
@@ -30,7 +31,7 @@ class Method(NamedTuple):
     """A sampler, its options, the step sizes that are tried on the development files, and the colour of its bars."""
 
     sampler: str
-    options: dict[str, Any]
+    options: Record
     steps: tuple[float, ...]
     colour: str
 
@@ -51,7 +52,7 @@ class Recording(NamedTuple):
     noise: str
 
 
-def settings(quick: bool) -> dict[str, Any]:
+def settings(quick: bool) -> Record:
     """The settings of a full or a quick run."""
     return {
         "speech_alpha": 1.2,
@@ -92,9 +93,7 @@ def spectra(path: Path) -> tuple[np.ndarray, np.ndarray, int]:
     return x, np.pad(X, ((0, 0), (0, -X.shape[1] % PADDED)), constant_values=np.nan), source.rate
 
 
-def cleaned(
-    noisy: Path, W: np.ndarray, method: Method, step_size: float, asked: dict[str, Any], seed: int
-) -> np.ndarray:
+def cleaned(noisy: Path, W: np.ndarray, method: Method, step_size: float, asked: Record, seed: int) -> np.ndarray:
     """The posterior mean of the speech in a file."""
     x, X, rate = spectra(noisy)
     # H of the noise is nearly constant, so that its components do not follow the speech; W holds the spectrum.
@@ -148,7 +147,7 @@ def reproduce(
         progress: called with each status.
         corpus: a directory with NOIZEUS; without one, synthetic mixtures are used.
     """
-    asked: dict[str, Any] = settings(quick) | {"corpus": None if corpus is None else str(corpus)}
+    asked: Record = settings(quick) | {"corpus": None if corpus is None else str(corpus)}
     with tempfile.TemporaryDirectory() as folder:
         progress(Status(0.0, "corpus"))
         if corpus is None:
@@ -158,7 +157,7 @@ def reproduce(
 
 
 def _reproduce(
-    out: Path, quick: bool, seed: int, progress: Progress, asked: dict[str, Any], corpus: Path, name: str
+    out: Path, quick: bool, seed: int, progress: Progress, asked: Record, corpus: Path, name: str
 ) -> Reproduction:
     recordings, clean = read_corpus(corpus)
     sentences = sorted({r.sentence for r in recordings})
@@ -176,7 +175,7 @@ def _reproduce(
 
     trials = max(len(m.steps) for m in METHODS.values()) if asked["search"] else 0
     runs, done = len(METHODS) * (trials * len(tuning) + len(tested)), 0
-    tuned: dict[str, Any] = {}
+    tuned: Record = {}
     found: dict[str, list[float]] = {}
 
     def sdr_of(label: str, method: Method, r: Recording, step_size: float, number: int) -> float:
@@ -238,7 +237,7 @@ def _reproduce(
     )
 
 
-def ordering(found: dict[str, list[float]]) -> dict[str, Any]:
+def ordering(found: dict[str, list[float]]) -> Record:
     """Mean differences of SDR over the files that neither method lost, with standard errors, and whether they hold."""
     differences = {}
     for better, worse in (("HAMCMC", "pSGLD"), ("pSGLD", "SGLD")):
@@ -251,7 +250,7 @@ def ordering(found: dict[str, list[float]]) -> dict[str, Any]:
     return {"holds": bool(first > 0 and second >= 0), "differences": differences}
 
 
-def said(claim: dict[str, Any]) -> str:
+def said(claim: Record) -> str:
     """The claim in words."""
     parts = (f"{k} = {d['mean']:+.2f} ± {d['error']:.2f} dB" for k, d in claim["differences"].items())
     return ("true here" if claim["holds"] else "not so here") + " (" + ", ".join(parts) + ")"

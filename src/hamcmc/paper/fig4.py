@@ -1,12 +1,12 @@
 """Figure 4 of the paper: the blocks of a matrix and its parts, on a bare grid and on ratings."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from hamcmc._types import Record
 from hamcmc.factorization.partition import Partition, partition
 from hamcmc.factorization.synthetic import movielens_like
 from hamcmc.inference.progress import Progress, Status, silent
@@ -17,7 +17,7 @@ BLOCKS = 4
 COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7")  # of the parts
 
 
-def settings(quick: bool) -> dict[str, Any]:
+def settings(quick: bool) -> Record:
     """The settings of a full or a quick run. A full one has the shape of MovieLens 1M."""
     users, items, ratings = (1200, 800, 100_000) if quick else (6040, 3706, 1_000_209)
     return {"users": users, "items": items, "ratings": ratings, "blocks": BLOCKS}

@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from hamcmc import _check
+from hamcmc._types import PyTree, Record, Scalar
 from hamcmc.factorization import model as gaussian_mf
 from hamcmc.factorization import partition, program, recipes
 from hamcmc.factorization import ratings as files
@@ -28,7 +29,6 @@ from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.paper.common import Reproduction, finish, styled
 from hamcmc.paper.ratings import load
 
-PyTree = Any
 TITLE = "Figure 5: RMSE on held-out ratings"
 RATIO, ABOVE = 2.0, 3  # of neighbours in the grid of step sizes, and how many lie above a method's unit
 CLAIM = ("DSGLD", "pSGLD", "HAMCMC")  # the paper's three; the claim is that the last is ahead
@@ -47,7 +47,7 @@ class Method(NamedTuple):
     """
 
     sampler: str
-    options: dict[str, Any]
+    options: Record
     unit: tuple[float, str]
     metric: bool
     colour: str
@@ -128,7 +128,7 @@ class Runner:
         make = recipes.make_sampler(method.sampler, method.options | of_base)
         threads = min(os.cpu_count() or 1, s.p.blocks)
 
-        def build(step_size: Any) -> Any:
+        def build(step_size: Scalar) -> Any:
             """The program for a step size, which may be traced."""
             device = jax.devices()[:1]
             return factorization.build(
@@ -174,7 +174,7 @@ def grid(unit: float, trials: int) -> np.ndarray:
     return unit * RATIO ** (ABOVE - np.arange(trials))
 
 
-def search(runner: Runner, asked: dict[str, Any], seed: int) -> dict[str, Any]:
+def search(runner: Runner, asked: Record, seed: int) -> Record:
     """Try every step of the grid, and choose the one with the least RMSE on the validation ratings at the end."""
     tried = []
     for step_size in grid(runner.unit, asked["trials"]):
@@ -198,7 +198,7 @@ def seconds_per_iteration(
     return {name: max(best[name, iterations] - best[name, 0], 1e-9) / iterations for name in runners}
 
 
-def settings(quick: bool) -> dict[str, Any]:
+def settings(quick: bool) -> Record:
     """The settings of a full or a quick run."""
     return {
         "rank": 10,
@@ -295,7 +295,7 @@ def reproduce(
     )
 
 
-def compare(curves: dict[str, np.ndarray], seconds: dict[str, float], marks: list[int]) -> dict[str, Any]:
+def compare(curves: dict[str, np.ndarray], seconds: dict[str, float], marks: list[int]) -> Record:
     """Whether HAMCMC is ahead at equal iterations, and in the time that the fastest of the three needs for them."""
     *others, ours = CLAIM
     fastest = min(seconds[m] for m in CLAIM)
@@ -315,7 +315,7 @@ def compare(curves: dict[str, np.ndarray], seconds: dict[str, float], marks: lis
     }
 
 
-def said(claim: dict[str, Any]) -> str:
+def said(claim: Record) -> str:
     """The claim in words."""
     iterations = ", ".join(
         f"{mark} {'yes' if ahead else 'no'}" for mark, ahead in claim["ahead_at_equal_iterations"].items()
@@ -328,7 +328,7 @@ def said(claim: dict[str, Any]) -> str:
 
 
 @styled
-def _draw(curves: dict[str, np.ndarray], seconds: dict[str, float], asked: dict[str, Any]) -> Figure:
+def _draw(curves: dict[str, np.ndarray], seconds: dict[str, float], asked: Record) -> Figure:
     fig = Figure(layout="constrained", figsize=(9, 4.6))
     iterations = np.arange(1, asked["iterations"] + 1)
     pair = fig.subplots(1, 2, sharey=True)

@@ -15,6 +15,7 @@ from jax import Array
 from matplotlib.figure import Figure
 from scipy.integrate import simpson
 
+from hamcmc._types import Record
 from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
 from hamcmc.paper.runs import ManyRuns
@@ -94,7 +95,7 @@ def measured_by(sampler: Sampler) -> ManyRuns:
     return ManyRuns(sampler, lambda theta: (theta[0] + theta[1]) ** 2, lambda t, epsilon: epsilon)
 
 
-def settings(quick: bool) -> dict[str, Any]:
+def settings(quick: bool) -> Record:
     """The settings of a full or a quick run."""
     return {
         "step_sizes": STEP_SIZES,
@@ -143,7 +144,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
 
 
 @styled
-def _draw(measured: dict[str, list[dict[str, Any]]]) -> Figure:
+def _draw(measured: dict[str, list[Record]]) -> Figure:
     fig = Figure(layout="constrained", figsize=(8.5, 3.6))
     for axes, names in zip(fig.subplots(1, 2), (list(measured), [n for n in measured if "naive" not in n])):
         for name in names:

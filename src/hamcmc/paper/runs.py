@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from hamcmc._types import PyTree
 from hamcmc.inference.many import Axes, Turn, advance
 from hamcmc.samplers.base import Sampler
-
-PyTree = Any
 
 
 class Sums(NamedTuple):

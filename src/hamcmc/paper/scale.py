@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
+from hamcmc._types import Record
 from hamcmc.factorization import cost, inspect, native, partition
 from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.paper.common import Reproduction, finish, styled
@@ -80,7 +81,7 @@ def simulated_imbalance(hosts: int, rows: int, columns: int, ratings: int, seed:
     }
 
 
-def check_formula() -> list[dict[str, Any]]:
+def check_formula() -> list[Record]:
     """The bytes of a step by the formula and as compiled on four devices, for each sampler."""
     found = []
     for sampler in SAMPLERS:

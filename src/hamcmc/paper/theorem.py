@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 from matplotlib.figure import Figure
 
+from hamcmc._types import Record
 from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.paper import proposition
 from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
@@ -82,7 +83,7 @@ def mean_square(error: np.ndarray) -> np.ndarray:
     return (error**2).mean(0)
 
 
-def settings(quick: bool) -> dict[str, Any]:
+def settings(quick: bool) -> Record:
     """The settings of a full or a quick run."""
     return {
         "exponents": EXPONENTS,
@@ -188,7 +189,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
 
 
 @styled
-def _draw(times: np.ndarray, found: list[dict[str, Any]], curved: dict[str, Any]) -> Figure:
+def _draw(times: np.ndarray, found: list[Record], curved: Record) -> Figure:
     fig = Figure(layout="constrained", figsize=(11, 3.9))
     bias, mse, stays = fig.subplots(1, 3)
     for f, colour in zip(found, EXPONENT_COLOURS):

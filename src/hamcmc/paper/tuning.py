@@ -18,6 +18,7 @@ import numpy as np
 from jax import Array
 from scipy.stats import qmc
 
+from hamcmc._types import PyTree
 from hamcmc.inference.many import Turn, advance
 from hamcmc.inference.schedules import Polynomial
 from hamcmc.samplers.base import Sampler
@@ -28,7 +29,6 @@ from hamcmc.samplers.sgrld import sgrld
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
 
-PyTree = Any
 ROUNDS = 4  # in the last, the box is an eighth of the range wide
 FIRST_STEP = (1e-3, 30.0)  # range of the first step size a^b, in units of Method.step
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hamcmc._require import needs
+from hamcmc._types import Facts
 from hamcmc.report import frame, plots
 from hamcmc.report.frame import duration, plural
 from hamcmc.speech import audio
@@ -38,7 +39,7 @@ SILENCE = 1e-20  # power that counts as none
 def write(
     out: str | os.PathLike,
     done: Done,
-    asked: Mapping[str, Any],
+    asked: Facts,
     truth: audio.Info | None = None,
     scores: tuple[Scores, Scores] | None = None,
 ) -> Path:
@@ -65,7 +66,7 @@ def write_uncertainty(out: str | os.PathLike, done: Done) -> Path:
 
 def page(
     done: Done,
-    asked: Mapping[str, Any],
+    asked: Facts,
     truth: audio.Info | None = None,
     scores: tuple[Scores, Scores] | None = None,
 ) -> str:
@@ -124,7 +125,7 @@ def _with_halves(source: audio.Info, size: int) -> Iterator[np.ndarray]:
 # --- the top of the page ---
 
 
-def _facts(done: Done, asked: Mapping[str, Any]) -> str:
+def _facts(done: Done, asked: Facts) -> str:
     s = done.source
     default = "that of the quality"
     return frame.facts(
@@ -244,7 +245,7 @@ def _scores(before: Scores, after: Scores) -> str:
     )
 
 
-def command(asked: Mapping[str, Any]) -> str:
+def command(asked: Facts) -> str:
     """The command that gives the same result again."""
     words = ["hamcmc", "denoise", _path(asked["recording"]), "-o", _path(asked["out"])]
     for name in ("dictionary", "quality", "sampler", "iterations", "seed", "reference", "draws"):
@@ -258,7 +259,7 @@ def _path(name: Any) -> str:
     return f"./{name}" if str(name) == "train" or str(name).startswith("-") else str(name)
 
 
-def _repeat(asked: Mapping[str, Any]) -> str:
+def _repeat(asked: Facts) -> str:
     versions = {name: version(name) for name in ("hamcmc", "jax", "numpy", "scipy", "soundfile")}
     rows = [[k, v] for k, v in ({"python": platform.python_version()} | versions).items()]
     return (

@@ -5,10 +5,10 @@ import os
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from hamcmc._types import Facts, Record
 from hamcmc.factorization import predict
 from hamcmc.factorization.predict import Factorization
 from hamcmc.report import frame, plots
@@ -36,7 +36,7 @@ def write(run: str | os.PathLike, out: str | os.PathLike | None = None) -> Path:
     return frame.save(page(run), run / "report.html" if out is None else Path(out))
 
 
-def events(run: Path) -> list[dict[str, Any]]:
+def events(run: Path) -> list[Record]:
     """The log of a run, without a line that is still being written."""
     found = []
     file = run / "events.jsonl"
@@ -50,7 +50,7 @@ def events(run: Path) -> list[dict[str, Any]]:
     return found
 
 
-def progress(log: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def progress(log: Sequence[Facts]) -> list[Facts]:
     """One line per iteration, in order. If a resumed run repeated an iteration, its last line counts."""
     lines = {e["iteration"]: e for e in log if e.get("event") == "progress" and "seconds" in e}
     return [lines[i] for i in sorted(lines)]
@@ -124,7 +124,7 @@ def _facts(model: Factorization) -> str:
     return frame.facts(facts)
 
 
-def _glance(model: Factorization, lines: Sequence[Mapping[str, Any]], tested: bool) -> str:
+def _glance(model: Factorization, lines: Sequence[Facts], tested: bool) -> str:
     """The most important numbers, and what they mean."""
     cards, checks = [], []
     if tested:
@@ -158,7 +158,7 @@ def _grade(good: bool) -> str:
 # --- sections ---
 
 
-def _errors(lines: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
+def _errors(lines: Sequence[Facts], settings: Facts) -> str:
     curves = {name: _curve(lines, k) for k, name in ERRORS.items()}
     curves = {name: x for name, x in curves.items() if np.isfinite(x).any()}
     if not curves:
@@ -185,7 +185,7 @@ def _errors(lines: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> 
     return f"{html}</div><details><summary>Errors as a table</summary>{table}</details>"
 
 
-def _curve(lines: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+def _curve(lines: Sequence[Facts], name: str) -> np.ndarray:
     return np.array([np.nan if e.get(name) is None else e[name] for e in lines], float)
 
 
@@ -277,7 +277,7 @@ def _plot_precisions(x: np.ndarray) -> plots.Plot:
     return {"x": plots.draws_axis(draws), "y": y, "series": lines, "height": 170}
 
 
-def _cost(model: Factorization, log: Sequence[Mapping[str, Any]], lines: Sequence[Mapping[str, Any]]) -> str:
+def _cost(model: Factorization, log: Sequence[Facts], lines: Sequence[Facts]) -> str:
     s, meta = model.settings, model.meta
     start = next((e for e in reversed(log) if e.get("event") == "start"), {})
     rows = []
@@ -303,6 +303,6 @@ def _cost(model: Factorization, log: Sequence[Mapping[str, Any]], lines: Sequenc
     )
 
 
-def _settings(settings: Mapping[str, Any]) -> str:
+def _settings(settings: Facts) -> str:
     rows = [[k, value(v)] for k, v in flatten({k: v for k, v in settings.items() if k != "arrays"})]
     return frame.table(["setting", "value"], rows, "What was asked, and with which versions (run.json)", kind="words")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hamcmc._types import Facts
 from hamcmc.store.files import guard_disk, write_atomically
 
 
@@ -89,7 +90,7 @@ def key(names: Mapping[str, int], what: str) -> str:
     return f'<div class="key" role="group" aria-label="Show {what} in all plots">{every}{"".join(marked)}</div>'
 
 
-def facts(of: Mapping[str, Any]) -> str:
+def facts(of: Facts) -> str:
     """A list of names and values."""
     return "<dl>" + "".join(f"<dt>{k}</dt><dd>{escape(str(v))}</dd>" for k, v in of.items()) + "</dl>"
 
@@ -104,7 +105,7 @@ def at_a_glance(cards: Iterable[tuple[str, str, str, str]], checks: Iterable[str
     return f'<ul class="cards" aria-label="At a glance">{items}</ul><ul class="checks">{said}</ul>'
 
 
-def figure(plot: Mapping[str, Any], alt: str, caption: str = "", inside: str = "") -> str:
+def figure(plot: Facts, alt: str, caption: str = "", inside: str = "") -> str:
     """A plot, with a description for those who cannot see it; `inside` is shown where scripts are off."""
     size = "aspect-ratio:1" if "aspect" in plot else f"height:{plot['height']}px"
     title = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
@@ -131,7 +132,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str, kind
     )
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(tree: Facts, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The leaves of nested dicts with dotted names."""
     for key, value in tree.items():
         if isinstance(value, Mapping):

@@ -4,10 +4,10 @@ import os
 from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from hamcmc._types import Facts
 from hamcmc.diagnostics.costs import Cost, cost
 from hamcmc.diagnostics.result import Result
 from hamcmc.diagnostics.summaries import Summary, format_cell, read_entries, summary
@@ -112,7 +112,7 @@ def _status(result: Result, directory: Path | None) -> str:
     return frame.status("not finished", "warn", where, frame.unfinished(directory))
 
 
-def iterations(settings: Mapping[str, Any]) -> int:
+def iterations(settings: Facts) -> int:
     """Iterations of the whole run."""
     return settings["warmup"] + settings["num_samples"] * settings["thin"]
 
@@ -136,7 +136,7 @@ def _facts(result: Result) -> str:
     return frame.facts(facts)
 
 
-def _schedule(spec: Mapping[str, Any]) -> str:
+def _schedule(spec: Facts) -> str:
     match spec:
         case {"schedule": "constant", "step_size": epsilon}:
             return f"ε = {value(epsilon)}, constant"

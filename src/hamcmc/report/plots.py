@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from hamcmc._types import Record
 from hamcmc.diagnostics.stein import spread
 from hamcmc.diagnostics.summaries import weighted_moments, weighted_quantiles
 
-Plot = dict[str, Any]
+Plot = Record
 COLOURS = 6  # --chain-0 to --chain-5 of the style sheet
 BINS = 500  # points of a line, which is about what a screen can show
 CHAINS = 40  # lines in a plot, at most
@@ -24,7 +25,7 @@ GAP = 65535  # the code of a number that is not finite
 LOG = 30  # an axis is logarithmic if its largest value is more than this many times its smallest
 
 
-def pack(x: np.ndarray) -> dict[str, Any]:
+def pack(x: np.ndarray) -> Record:
     """Encode numbers with 16 bits each, between the smallest and the largest of them; NaN and ±∞ become gaps."""
     x = np.asarray(x, np.float64)
     finite = np.isfinite(x)
@@ -34,7 +35,7 @@ def pack(x: np.ndarray) -> dict[str, Any]:
     return {"low": low, "high": high, "words": base64.b64encode(words.tobytes()).decode()}
 
 
-def axis(label: str = "", **more: Any) -> dict[str, Any]:
+def axis(label: str = "", **more: Any) -> Record:
     """An axis with a label, and more: `range` in place of the series' own, `log`, `hidden`, `integer`, `zero`."""
     return {"label": label, **more}
 
@@ -50,7 +51,7 @@ def trace(x: np.ndarray) -> Plot:
     return {"x": draws_axis(x.shape[1]), "y": axis(), "series": series, "height": 170}
 
 
-def against_draws(x: np.ndarray) -> dict[str, Any]:
+def against_draws(x: np.ndarray) -> Record:
     """A series over the draws: each value, or the range of every few."""
     few = -(-len(x) // BINS)
     if few <= 1:
@@ -61,12 +62,12 @@ def against_draws(x: np.ndarray) -> dict[str, Any]:
     return {"kind": "range", "x": {"start": (few - 1) / 2, "step": few}, "y": pack(low), "y2": pack(high)}
 
 
-def named(name: str, colour: int, key: str | None = None) -> dict[str, Any]:
+def named(name: str, colour: int, key: str | None = None) -> Record:
     """The name of a series, its colour, and the button that hides it."""
     return {"name": name, "colour": int(colour) % COLOURS, "key": name if key is None else key}
 
 
-def draws_axis(draws: int) -> dict[str, Any]:
+def draws_axis(draws: int) -> Record:
     """The axis of the draws' numbers."""
     margin = max(0.01 * draws, 0.5)
     return axis("draw", range=[-margin, draws - 1 + margin], integer=True)

@@ -7,12 +7,12 @@ import os
 import re
 import threading
 import time
-from collections.abc import Mapping
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from hamcmc._types import Facts, Record
 from hamcmc.diagnostics.result import Result
 from hamcmc.report import factorization, frame, page
 from hamcmc.report.frame import duration
@@ -42,7 +42,7 @@ class Watched:
         self.run = run
         self._lock = threading.Lock()
         self._page, self._shown, self._rest = "", "", 0.0
-        self._meta: dict[str, Any] = {}
+        self._meta: Record = {}
         self._read, self._saved, self._gap = "", 0.0, 0.0
 
     def page(self) -> str:
@@ -110,7 +110,7 @@ class Watched:
         bar = f'<progress value="{done[0]}" max="{done[1]}" aria-label="Iterations done"></progress>' if done else ""
         return f'<div id="progress" data-version="{version}">{said}{bar}</div>'
 
-    def _counters(self) -> Mapping[str, Any]:
+    def _counters(self) -> Facts:
         """The counters of the last checkpoint, or of the last line of the log, which is newer in a factorization."""
         saved = self._stat("checkpoint")
         read = f"{saved.st_mtime_ns}.{saved.st_size}" if saved else ""
@@ -129,7 +129,7 @@ class Watched:
         return max(0.0, time.time() - max((s.st_mtime for s in map(self._stat, FILES) if s), default=0.0))
 
 
-def last_progress(run: Path) -> dict[str, Any]:
+def last_progress(run: Path) -> Record:
     """The newest line about progress in a run's log; empty if there is none."""
     with contextlib.suppress(OSError), open(run / "events.jsonl", "rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - 2**14))

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from hamcmc import _check
-from hamcmc.samplers.base import PyTree, Sampler
+from hamcmc._types import PyTree, Record
+from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.registry import maker_for
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.protocol import Target
 
-Position = dict[str, Any]
-Conditional = Callable[[Array, dict[str, Any]], dict[str, Any]]
+Position = Record
+Conditional = Callable[[Array, Record], Record]
 
 
 class AlternatingState(NamedTuple):

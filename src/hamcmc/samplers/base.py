@@ -7,7 +7,7 @@ Two conventions hold everywhere in this package:
 * ε multiplies the drift and the noise has variance **2ε** (times the preconditioner).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from html import escape
 from typing import Any, NamedTuple
 
@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from jax import Array
 from jax.core import Tracer
 
+from hamcmc._types import Facts, PyTree, Record, Scalar
 from hamcmc.samplers.noise import standard_normal as standard_normal
 from hamcmc.target.protocol import Target
 
-PyTree = Any
 Grad = Callable[[PyTree, PyTree], PyTree]
 Mirror = Callable[[PyTree], PyTree]
 
@@ -43,7 +43,7 @@ class Sampler(NamedTuple):
 
     init: Callable[[PyTree], Any]
     step: Callable[[Array, Any, PyTree, Any], tuple[Any, Any]]
-    settings: Mapping[str, Any]
+    settings: Facts
     gradients_per_step: int = 1
     passes_per_step: float = 0.0
     replicas: int = 1
@@ -63,7 +63,7 @@ class Sampler(NamedTuple):
         rows = "".join(f"<tr><th>{escape(k)}</th><td>{escape(str(v))}</td></tr>" for k, v in (options | facts).items())
         return f"<table><caption>Sampler {escape(name)}</caption>{rows}</table>"
 
-    def _described(self) -> tuple[str, dict[str, Any]]:
+    def _described(self) -> tuple[str, Record]:
         """Name and hyper-parameters."""
         options = dict(self.settings)
         return str(options.pop("sampler", "without a name")), options
@@ -118,14 +118,14 @@ def squared(tree: PyTree) -> Array:
     return sum(jnp.vdot(x, x) for x in jax.tree.leaves(tree))  # type: ignore[return-value]
 
 
-def langevin(position: PyTree, drift: PyTree, noise: PyTree, step_size: Any, mirror: Mirror | None) -> PyTree:
+def langevin(position: PyTree, drift: PyTree, noise: PyTree, step_size: Scalar, mirror: Mirror | None) -> PyTree:
     """``θ + ε·drift + √(2ε)·noise``, then folded into the support if a mirror is given."""
     root = jnp.sqrt(2 * step_size)
     moved = jax.tree.map(lambda x, d, z: (x + step_size * d + root * z).astype(x.dtype), position, drift, noise)
     return mirror(moved) if mirror is not None else moved
 
 
-def step_info(grad: PyTree, drift: PyTree, noise: PyTree, step_size: Any, space: Space = WHOLE) -> Info:
+def step_info(grad: PyTree, drift: PyTree, noise: PyTree, step_size: Scalar, space: Space = WHOLE) -> Info:
     """The :class:`Info` of a :func:`langevin` move."""
     g, d, z = jnp.sqrt(space.sizes(jnp.stack([squared(grad), squared(drift), squared(noise)])))
     return Info(g, step_size * d, jnp.sqrt(2 * step_size) * z)

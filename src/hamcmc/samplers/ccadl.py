@@ -8,7 +8,8 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from hamcmc import _check
-from hamcmc.samplers.base import Info, Mirror, PyTree, Sampler, norm, require_data, standard_normal
+from hamcmc._types import PyTree
+from hamcmc.samplers.base import Info, Mirror, Sampler, norm, require_data, standard_normal
 from hamcmc.samplers.sghmc import fly, kick
 from hamcmc.samplers.sgnht import rub
 from hamcmc.target.protocol import PerDatumTarget

@@ -28,14 +28,15 @@ A static diagonal base ``H⁰ = γ diag(d)`` needs no formula of its own: in the
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-PyTree = Any
+from hamcmc._types import PyTree
+
 UNROLLED = 4  # pairs up to which the recursion is unrolled: few run faster that way, many would take long to compile
 
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from hamcmc import _check
-from hamcmc.samplers.base import WHOLE, Grad, Mirror, PyTree, Sampler, Space
+from hamcmc._types import PyTree
+from hamcmc.samplers.base import WHOLE, Grad, Mirror, Sampler, Space
 from hamcmc.samplers.curvature import Memory, empty_memory, precondition, remember
 
 

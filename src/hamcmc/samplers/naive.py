@@ -6,7 +6,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from hamcmc import _check
-from hamcmc.samplers.base import Grad, Mirror, PyTree, Sampler
+from hamcmc._types import PyTree
+from hamcmc.samplers.base import Grad, Mirror, Sampler
 from hamcmc.samplers.curvature import Memory, empty_memory
 from hamcmc.samplers.hamcmc import HAMCMCInfo, quasi_newton
 

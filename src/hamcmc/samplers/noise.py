@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-PyTree = Any
+from hamcmc._types import PyTree
+
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = np.uint32(0x1BD11BDA)
 KEPT = 256  # noise of this size or more is computed once and kept

@@ -9,7 +9,8 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from hamcmc import _check
-from hamcmc.samplers.base import WHOLE, Info, Mirror, PyTree, Sampler, Space, langevin, require_data, step_info
+from hamcmc._types import PyTree
+from hamcmc.samplers.base import WHOLE, Info, Mirror, Sampler, Space, langevin, require_data, step_info
 from hamcmc.target.protocol import Target
 
 

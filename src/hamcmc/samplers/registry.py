@@ -1,9 +1,10 @@
 """The samplers by name: how each of them is built for a target, and which options it takes."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+from hamcmc._types import Facts
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.ccadl import ccadl
 from hamcmc.samplers.ensemble.adjusted import ensemble_adjusted
@@ -65,7 +66,7 @@ def name_of(sampler: Any) -> str | None:
     return next((name for name, function in FUNCTIONS.items() if function is sampler), None)
 
 
-def maker_for(caller: str, sampler: str | Sampler | MakeSampler, options: Mapping[str, Any]) -> MakeSampler:
+def maker_for(caller: str, sampler: str | Sampler | MakeSampler, options: Facts) -> MakeSampler:
     """How to make a sampler for a target of the caller's own, from a name with options or a function of the target."""
     name = name_of(sampler)
     if name is not None:

@@ -9,7 +9,8 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve
 
 from hamcmc import _check
-from hamcmc.samplers.base import Info, Mirror, PyTree, Sampler, norm, require_data, standard_normal
+from hamcmc._types import PyTree
+from hamcmc.samplers.base import Info, Mirror, Sampler, norm, require_data, standard_normal
 from hamcmc.target.protocol import PerDatumTarget
 
 

@@ -10,7 +10,8 @@ from jax import Array
 from jax.tree_util import all_leaves
 
 from hamcmc import _check
-from hamcmc.samplers.base import WHOLE, Grad, Info, Mirror, PyTree, Sampler, Space, squared
+from hamcmc._types import PyTree
+from hamcmc.samplers.base import WHOLE, Grad, Info, Mirror, Sampler, Space, squared
 
 
 class SGHMCState(NamedTuple):

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from hamcmc import _check
-from hamcmc.samplers.base import WHOLE, Grad, Info, Mirror, PyTree, Sampler, Space, langevin, step_info
+from hamcmc._types import PyTree
+from hamcmc.samplers.base import WHOLE, Grad, Info, Mirror, Sampler, Space, langevin, step_info
 
 
 class SGLDState(NamedTuple):

@@ -8,7 +8,8 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from hamcmc import _check
-from hamcmc.samplers.base import Grad, Info, Mirror, PyTree, Sampler, norm, standard_normal
+from hamcmc._types import PyTree
+from hamcmc.samplers.base import Grad, Info, Mirror, Sampler, norm, standard_normal
 from hamcmc.samplers.sghmc import fly, kick
 
 

@@ -10,7 +10,8 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve, solve_triangular
 
 from hamcmc import _check
-from hamcmc.samplers.base import Grad, Info, Mirror, PyTree, Sampler, langevin, standard_normal, step_info
+from hamcmc._types import PyTree
+from hamcmc.samplers.base import Grad, Info, Mirror, Sampler, langevin, standard_normal, step_info
 
 
 class SGRLDState(NamedTuple):

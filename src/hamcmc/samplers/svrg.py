@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from hamcmc import _check
-from hamcmc.samplers.base import PyTree, Sampler
+from hamcmc._types import PyTree
+from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.registry import maker_for
 from hamcmc.target.estimators import Anchor, Anchored, AnchoredPosterior
 from hamcmc.target.posterior import Posterior

@@ -10,11 +10,12 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
 from hamcmc._require import needs
+from hamcmc._types import Record
 from hamcmc.store.errors import RunError
 from hamcmc.store.files import NO_ROOM, replacing
 
@@ -218,7 +219,7 @@ class Writer:
         if self._peak > most:
             self.gain = most / self._peak
         channels, frame = self.like.channels, 4 * self.like.channels
-        form: dict[str, Any] = {"format": self._container(), "subtype": subtype}
+        form: Record = {"format": self._container(), "subtype": subtype}
         with replacing(self._target, self._partial) as partial:
             with (
                 open(partial, "x+b") as file,

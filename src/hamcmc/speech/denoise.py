@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hamcmc import samplers
+from hamcmc._types import Record
 from hamcmc.inference.progress import Progress, Status, shown
 from hamcmc.speech import model, spectrum
 from hamcmc.speech.dictionary import BINS, Dictionary, load
@@ -37,7 +38,7 @@ class Recipe(NamedTuple):
     stay the same. λ = 1 and ε = 0.03 were chosen for sums, so that they fit stretches of every length.
     """
 
-    options: dict[str, Any]
+    options: Record
     step_size: float
     per_bin: tuple[str, ...] = ()
 

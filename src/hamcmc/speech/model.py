@@ -22,13 +22,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from hamcmc._types import PyTree
 from hamcmc.inference.many import Turn, advance
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.noise import standard_normal
 from hamcmc.speech.pair import Pair
 from hamcmc.target.protocol import Target, unbiased
-
-PyTree = Any
 
 
 class Prior(NamedTuple):

@@ -22,11 +22,11 @@ from jax import Array, lax
 from jax.scipy.special import logsumexp
 
 from hamcmc import samplers
+from hamcmc._types import PyTree, Record, Scalar
 from hamcmc.samplers.base import Sampler
 from hamcmc.stable.impulses import Metropolis
 from hamcmc.stable.model import Block, Model, Prior, StableTarget, factors, log_gamma, log_normal, log_variances
 
-PyTree = Any
 SPREAD = 0.1  # of an ensemble's replicas at the start: they learn the curvature from each other and must differ
 
 
@@ -73,7 +73,7 @@ def gradient_chain(
     model: Model,
     metropolis: Metropolis,
     name: str,
-    options: dict[str, Any],
+    options: Record,
     block: tuple[int, int],
     clip: Any = math.inf,
 ) -> Chain:
@@ -139,7 +139,7 @@ def gradient_chain(
         log_phi, part = part[:, 2], jnp.moveaxis(part, 2, 0)
         return (part if columns is None else old.at[..., columns].set(part)), log_phi, accepted
 
-    def step(key: Array, state: GradientState, _minibatch: PyTree, step_size: Any) -> tuple[GradientState, tuple]:
+    def step(key: Array, state: GradientState, _minibatch: PyTree, step_size: Scalar) -> tuple[GradientState, tuple]:
         inner, impulses, _ = state
         key_rows, key_columns, key_phi, key_step = jax.random.split(key, 4)
         rows = jax.random.permutation(key_rows, shape[0])[: block[0]]

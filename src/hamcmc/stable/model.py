@@ -21,9 +21,8 @@ from jax import Array
 from jax.scipy.special import logsumexp
 
 from hamcmc import _check
+from hamcmc._types import PyTree
 from hamcmc.target.protocol import Target, unbiased
-
-PyTree = Any
 
 
 class Prior(NamedTuple):

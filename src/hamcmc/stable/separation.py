@@ -13,6 +13,7 @@ from jax import Array, lax
 
 from hamcmc import _check
 from hamcmc._renamed import renamed
+from hamcmc._types import Record
 from hamcmc.inference.many import Turn, advance
 from hamcmc.inference.progress import Progress, Status, shown
 from hamcmc.stable.chains import Chain, gibbs_chain, gradient_chain
@@ -54,7 +55,7 @@ class AlphaStableMF(NamedTuple):
 
     sources: tuple[Factors, ...]
     potential: np.ndarray
-    settings: dict[str, Any]
+    settings: Record
 
     @property
     def W(self) -> np.ndarray:
@@ -70,7 +71,7 @@ class AlphaStableMF(NamedTuple):
 class Recipe(NamedTuple):
     """The default options of a sampler, and its default ε in the unit that :func:`_unit` gives."""
 
-    options: dict[str, Any]
+    options: Record
     step_size: float
 
 
@@ -116,7 +117,7 @@ def separate(
     sources: Sequence[Source],
     *,
     sampler: str = "hamcmc",
-    options: dict[str, Any] | None = None,
+    options: Record | None = None,
     step_size: float | None = None,
     warmup: int = 1000,
     num_samples: int = 100,
@@ -291,7 +292,7 @@ def _segment(
     return lax.fori_loop(begin, end, draw, carry)
 
 
-def _run(plan: Plan, model: Model, settings: dict[str, Any], show: Progress) -> tuple[Any, Any, np.ndarray]:
+def _run(plan: Plan, model: Model, settings: Record, show: Progress) -> tuple[Any, Any, np.ndarray]:
     """Warm-up and draws: draws of W and H, sums over them, and the trace of the potential."""
     before = -(-settings["warmup"] // plan.thin)
     looks = before + settings["num_samples"]

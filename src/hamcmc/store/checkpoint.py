@@ -5,17 +5,17 @@ import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zipfile import ZIP_STORED, ZipFile
 
 import jax
 import numpy as np
 
+from hamcmc._types import PyTree, Record
 from hamcmc.store.errors import DamagedRun
 from hamcmc.store.files import reading
 from hamcmc.store.settings import digest
 
-PyTree = Any
 MAGIC = b"hamcmc checkpoint 1\n"
 KINDS = {"status": str, "iteration": int, "draws": int, "seconds": (int, float), "message": str, "gradients": int}
 
@@ -23,7 +23,7 @@ KINDS = {"status": str, "iteration": int, "draws": int, "seconds": (int, float),
 class Checkpoint(NamedTuple):
     """How far a run has come: its counters, and every array that it needs to continue."""
 
-    meta: dict[str, Any]
+    meta: Record
     arrays: dict[str, np.ndarray]
 
 

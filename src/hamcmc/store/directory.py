@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from hamcmc._types import Record
 from hamcmc.store.checkpoint import Checkpoint, encode
 from hamcmc.store.errors import RunError
 from hamcmc.store.files import PARTIAL, guard_disk, remove_tree, write_atomically
@@ -41,7 +42,7 @@ class Directory:
         os.close(self._lock)
 
     @classmethod
-    def create(cls, path: str | os.PathLike, settings: dict[str, Any], *, overwrite: bool = False) -> "Directory":
+    def create(cls, path: str | os.PathLike, settings: Record, *, overwrite: bool = False) -> "Directory":
         """Make a new run directory. An existing one is replaced only with `overwrite`, and only if it is a run."""
         path = Path(path)
         check_free(path, overwrite=overwrite)

@@ -5,10 +5,11 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hamcmc._types import Facts
 from hamcmc.store.errors import DamagedRun, RunError
 
 PARTIAL = ".partial"  # how the name of an unfinished file ends
@@ -94,7 +95,7 @@ def reading(what: Any, wrong: str = "is damaged", kind: type[Exception] = Damage
         raise kind(f"{what} {wrong}: {text}") from error
 
 
-def require(content: Mapping[str, Any], file: Path, kinds: Mapping[str, Any]) -> None:
+def require(content: Facts, file: Path, kinds: Facts) -> None:
     """Raise :class:`DamagedRun` unless the content of a file has every name in `kinds` with a value of that type."""
     for name, kind in kinds.items():
         value = content.get(name, ...)

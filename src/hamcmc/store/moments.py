@@ -1,12 +1,12 @@
 """Weighted running mean and variance of all chains, summed on the host in double precision, segment by segment."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
-PyTree = Any
+from hamcmc._types import PyTree
 
 
 class Moments(NamedTuple):

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from hamcmc._types import Facts, Record
 from hamcmc.store import moments
 from hamcmc.store.checkpoint import Checkpoint
 from hamcmc.store.directory import Directory
@@ -24,7 +25,7 @@ class Recorder:
 
     def __init__(self, draws: Draws | None, directory: Directory | None = None):
         self.draws, self.directory = draws, directory
-        self.meta: dict[str, Any] = {}
+        self.meta: Record = {}
 
     @property
     def written(self) -> int:
@@ -41,7 +42,7 @@ class Recorder:
         if self.draws is not None and draws:
             self.draws.append(dict(draws))
 
-    def save(self, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    def save(self, meta: Facts, arrays: Mapping[str, np.ndarray]) -> None:
         """Write all draws, then the checkpoint that counts them.
 
         The running moments of a complete run, if its program keeps any, also go to the store of draws.

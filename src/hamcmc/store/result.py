@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from hamcmc._types import Record
 from hamcmc.store import moments
 from hamcmc.store.checkpoint import read_checkpoint
 from hamcmc.store.draws import Array, open_store
@@ -26,7 +27,7 @@ class StoredRun:
         meta: how far the run got: iteration, draws, seconds, gradients, status.
     """
 
-    def __init__(self, root: Any, settings: dict[str, Any], meta: dict[str, Any], summary: Mapping[str, np.ndarray]):
+    def __init__(self, root: Any, settings: Record, meta: Record, summary: Mapping[str, np.ndarray]):
         self._root, self.settings, self.meta, self._moments = root, settings, meta, summary
 
     @classmethod

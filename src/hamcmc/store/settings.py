@@ -5,12 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hamcmc._types import Record
 from hamcmc.store.draws import DTYPES, Array
 from hamcmc.store.errors import DamagedRun, RunError
 
 FORMAT = 2  # 0.1.0 wrote format 1, which it did not name
 CAPABILITIES = {"replicas": 1, "interleaved": 1, "pairs": 0}  # of the sampler, and the least that each can be
-Settings = dict[str, Any]
+Settings = Record
 
 
 def read_settings(path: Path) -> Settings:
@@ -98,7 +99,7 @@ def _from_format_1(old: Settings) -> Settings:
     return new
 
 
-def _ensemble_of_format_1(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _ensemble_of_format_1(options: Record) -> tuple[str, Record]:
     """Today's name and options of what was ``ensemble_hamcmc``, with or without its option ``adjusted``."""
     adjusted = bool(options.get("adjusted"))
     dropped = ("adjusted", "update", "fresh") if adjusted else ("adjusted",)

@@ -17,9 +17,8 @@ from jax import Array
 from jax.tree_util import tree_leaves_with_path
 
 from hamcmc import _check
+from hamcmc._types import PyTree
 from hamcmc.target.posterior import Posterior, name_of
-
-PyTree = Any
 
 
 class Anchor(NamedTuple):

@@ -1,6 +1,6 @@
 """A posterior around its mode: directions, curvatures, the noise of the gradient, and draws to start from."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +9,12 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import tree_leaves
 
+from hamcmc._types import PyTree
 from hamcmc.target import minibatch
 from hamcmc.target.estimators import ControlVariate, control_variate
 from hamcmc.target.mode import find_mode
 from hamcmc.target.posterior import Posterior
 
-PyTree = Any
 DENSE = 256  # parameters up to which the whole Hessian is computed
 RITZ = 64  # directions that Lanczos' iteration finds beyond that
 ELEMENTS = 2**24  # numbers of the data that a Hessian product reads at once

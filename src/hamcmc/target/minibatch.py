@@ -4,14 +4,12 @@ No state is kept between iterations. Draws therefore do not depend on how a run 
 sees the data that an uninterrupted run would have seen.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-PyTree = Any
+from hamcmc._types import PyTree
 
 
 def draw(key: Array, iteration: Array, size: int, batch_size: int, replace: bool) -> Array:

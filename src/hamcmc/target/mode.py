@@ -1,17 +1,15 @@
 """The posterior mode by L-BFGS, a good place to start."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import tree_leaves_with_path
 
 from hamcmc import _check
+from hamcmc._types import PyTree
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior, name_of
 
-PyTree = Any
 STALLED = 10  # iterations without a decrease of U after which the search ends
 
 

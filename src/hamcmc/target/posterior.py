@@ -4,7 +4,7 @@ A likelihood enters by its mean over a minibatch, and :func:`~hamcmc.target.prot
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from html import escape
 from typing import Any
@@ -15,11 +15,11 @@ import numpy as np
 from jax import Array
 from jax.tree_util import keystr, tree_leaves_with_path
 
+from hamcmc._types import Facts, PyTree
 from hamcmc.target import support as _support
 from hamcmc.target.protocol import Target, unbiased
 from hamcmc.target.support import Support
 
-PyTree = Any
 SAMPLED = 2**30  # bytes; the checksum and the NaN check read only evenly spaced blocks of a larger array
 
 
@@ -51,7 +51,7 @@ class Posterior(Target):
         log_likelihood: Callable[[PyTree, PyTree], Array] | None = None,
         data: PyTree = None,
         *,
-        support: Support | Mapping[str, Any] | None = None,
+        support: Support | Facts | None = None,
     ):
         if (log_likelihood is None) != (data is None):
             raise ValueError("log_likelihood and data belong together: give both or neither")
@@ -61,7 +61,7 @@ class Posterior(Target):
         self.data, self.size = _checked(data)
         self.mirror = self._fold if any(s.mirror for s in _leaves(support)) else None
         self.streamed = any(isinstance(x, np.memmap) for x in jax.tree.leaves(self.data))
-        self.settings: Mapping[str, Any] = {"estimator": "minibatch"}
+        self.settings: Facts = {"estimator": "minibatch"}
         self.extra_gradients = 0
 
     # --- the density and its gradient, at unconstrained positions ---

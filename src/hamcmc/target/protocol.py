@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 from jax import Array
 
-PyTree = Any
+from hamcmc._types import PyTree
 
 
 def unbiased(prior: PyTree, likelihood: PyTree, factor: Any, *, likelihood_first: bool = False) -> PyTree:
@@ -22,12 +22,16 @@ def unbiased(prior: PyTree, likelihood: PyTree, factor: Any, *, likelihood_first
         prior: the log-prior or its gradient.
         likelihood: the same for a minibatch.
         factor: N if `likelihood` is the minibatch's mean, N/n if it is the minibatch's sum.
-        likelihood_first: the order of the two in the sum. Compilers fuse the first product with the addition, so that
-            the order decides on the last bit, and with it whether a run of an older version resumes to its own draws.
+        likelihood_first: the order of the two in the sum. The compiler may fuse the first product with the addition,
+            so the order can decide the last bit of a draw.
     """
-    if likelihood_first:
-        return jax.tree.map(lambda p, g: factor * g + p, prior, likelihood)
-    return jax.tree.map(lambda p, g: p + factor * g, prior, likelihood)
+
+    def add(p: Any, g: Any) -> Any:
+        """The sum for one leaf."""
+        scaled = factor * g
+        return scaled + p if likelihood_first else p + scaled
+
+    return jax.tree.map(add, prior, likelihood)
 
 
 @runtime_checkable

@@ -6,13 +6,13 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-PyTree = Any
+from hamcmc._types import Facts, PyTree
 
 
 class Support(NamedTuple):
@@ -88,7 +88,7 @@ def _way(by: str) -> str:
     return by
 
 
-def of_leaves(support: Support | Mapping[str, Any] | None, position: PyTree) -> PyTree:
+def of_leaves(support: Support | Facts | None, position: PyTree) -> PyTree:
     """A pytree like `position` with the Support of each leaf. A leaf that `support` does not name is real."""
     if support is None or isinstance(support, Support):
         return jax.tree.map(lambda _: support or real, position)

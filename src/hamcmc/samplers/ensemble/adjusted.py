@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from hamcmc._types import PyTree, Scalar
 from hamcmc.samplers import curvature
-from hamcmc.samplers.base import PyTree, Sampler
+from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.ensemble.metric import Spread, divide, multiply
 from hamcmc.samplers.ensemble.resting import (
     Resting,
@@ -126,7 +127,9 @@ def ensemble_adjusted(
     )
 
 
-def transition(key: Array, r: Resting, old: Evaluated, evaluate: Any, step_size: Any) -> tuple[Evaluated, AdjustedInfo]:
+def transition(
+    key: Array, r: Resting, old: Evaluated, evaluate: Any, step_size: Scalar
+) -> tuple[Evaluated, AdjustedInfo]:
     """One transition of the moving half: propose ``θ + ε H g + η`` for each replica, and accept or reject it.
 
     ``evaluate(position)`` returns log-density and gradient of each replica.
@@ -144,7 +147,7 @@ def transition(key: Array, r: Resting, old: Evaluated, evaluate: Any, step_size:
     return moved, AdjustedInfo(*info, jnp.mean(accept.astype(ratio.dtype)))
 
 
-def log_proposal_ratio(r: Resting, u: PyTree, noise: PyTree, step_size: Any) -> Float[Array, " replica"]:
+def log_proposal_ratio(r: Resting, u: PyTree, noise: PyTree, step_size: Scalar) -> Float[Array, " replica"]:
     """log q(x|x') − log q(x'|x) of each replica, where u is the sum of the gradients at x and at x'.
 
     Both proposals have the covariance Σ = 2ε(V K Vᵀ + kγ P Pᵀ), so the ratio is −½ηᵀe − ¼ε(H u)ᵀe with e = 2ε Σ⁻¹H u.

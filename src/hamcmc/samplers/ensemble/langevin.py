@@ -1,13 +1,14 @@
 """HAMCMC as an alternating ensemble: one gradient per sample, and none of the published method's bias."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from hamcmc import _check
-from hamcmc.samplers.base import WHOLE, Grad, Mirror, PyTree, Sampler, Space
+from hamcmc._types import PyTree, Scalar
+from hamcmc.samplers.base import WHOLE, Grad, Mirror, Sampler, Space
 from hamcmc.samplers.ensemble.metric import Spread
 from hamcmc.samplers.ensemble.resting import (
     EnsembleInfo,
@@ -141,7 +142,7 @@ def transition(
     r: Resting,
     moving: PyTree,
     g: PyTree,
-    step_size: Any,
+    step_size: Scalar,
     mirror: Mirror | None = None,
     space: Space = WHOLE,
 ) -> tuple[PyTree, EnsembleInfo]:

@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from hamcmc import _check
-from hamcmc.samplers.base import PyTree
+from hamcmc._types import PyTree
 from hamcmc.samplers.hamcmc import root_of
 
 DENSE = 300  # dimensions up to which "auto" is dense: beyond, the products cost more than most gradients

@@ -12,8 +12,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from hamcmc import _check
+from hamcmc._types import PyTree, Scalar
 from hamcmc.samplers import curvature
-from hamcmc.samplers.base import WHOLE, PyTree, Space, squared
+from hamcmc.samplers.base import WHOLE, Space, squared
 from hamcmc.samplers.ensemble.metric import Metric, Root, Spread, dimension, divide, multiply
 
 BASE_STEP = 0.1  # times the inverse curvature is γ = "auto": ε may be 1, and the base takes steps of εγ
@@ -136,7 +137,7 @@ class RestingHalf:
         return jax.tree.map(lambda x: jnp.tensordot(jnp.asarray(self._contrast, x.dtype), x, 1), tree)
 
 
-def displacement(key: Array, r: Resting, g: PyTree, step_size: Any, space: Space = WHOLE) -> tuple[PyTree, PyTree]:
+def displacement(key: Array, r: Resting, g: PyTree, step_size: Scalar, space: Space = WHOLE) -> tuple[PyTree, PyTree]:
     """Drift ``ε H g`` and noise of each moving replica, where g are the gradients at the moving replicas.
 
     For a block factor the noise has covariance V (2ε − ε² VᵀAV) Vᵀ + (2εγ − ε²γ²ā) P Pᵀ, where VᵀAV is what is known of
@@ -167,12 +168,12 @@ def displacement(key: Array, r: Resting, g: PyTree, step_size: Any, space: Space
     return move(scaled, step_size * gamma, step_size * d.drift), move(z, root * base, root * d.noise)
 
 
-def span_noise(factor: curvature.Block, step_size: Any) -> Float[Array, " m"]:
+def span_noise(factor: curvature.Block, step_size: Scalar) -> Float[Array, " m"]:
     """(2ε − ε² VᵀAV) / 2ε along each column of V, and at least a little where a step overshoots wildly."""
     return jnp.maximum(1 - step_size * factor.newton / 2, LEAST_NOISE)
 
 
-def base_noise(r: Resting, step_size: Any) -> Float[Array, ""]:
+def base_noise(r: Resting, step_size: Scalar) -> Float[Array, ""]:
     """(2εγ − ε²γ²ā) / 2εγ for a block factor, and 1 otherwise."""
     if not isinstance(r.factor, curvature.Block):
         return jnp.ones_like(r.curvature)

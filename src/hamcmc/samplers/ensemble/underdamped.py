@@ -1,14 +1,15 @@
 """Underdamped Langevin dynamics, preconditioned by an ensemble's curvature."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from hamcmc import _check
+from hamcmc._types import PyTree, Scalar
 from hamcmc.samplers import curvature
-from hamcmc.samplers.base import Grad, Mirror, PyTree, Sampler, standard_normal
+from hamcmc.samplers.base import Grad, Mirror, Sampler, standard_normal
 from hamcmc.samplers.ensemble.metric import Spread, multiply
 from hamcmc.samplers.ensemble.resting import (
     EnsembleInfo,
@@ -146,7 +147,7 @@ def transition(
     x: PyTree,
     p: PyTree,
     g: PyTree,
-    step_size: Any,
+    step_size: Scalar,
     friction: float,
     mirror: Mirror | None = None,
 ) -> tuple[PyTree, PyTree, EnsembleInfo]:
