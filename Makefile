@@ -9,7 +9,7 @@ demo: .venv/installed
 	$(BIN)/hamcmc demo --out demo
 
 test: lint
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: .venv/installed-test
 	$(BIN)/pytest -m slow
@@ -27,7 +27,7 @@ release: .venv/installed  # builds dist/ and tries each wheel in empty environme
 	$(BIN)/python tools/check_release.py $(PYTHONS)
 
 coverage: .venv/installed-test .venv/installed-dev  # lines of src/ that `make test` runs
-	$(BIN)/pytest -n 2 --dist loadfile --cov=src/hamcmc --cov-report=term-missing:skip-covered
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --cov=src/hamcmc --cov-report=term-missing:skip-covered
 
 mutation: .venv/installed-test  # counts how many small faults in the curvature and the samplers the tests notice
 	$(BIN)/python tools/mutation_score.py
