@@ -16,8 +16,13 @@ SAID = {
 }
 
 
+LONG = ("run_on_disk", "your_own_loop")  # runs that repay the time to optimise their programs
+
+
 @pytest.mark.parametrize("name", SAID)
-def test_an_example_runs(name, tmp_path, monkeypatch, capsys):
+def test_an_example_runs(name, request, tmp_path, monkeypatch, capsys):
+    if name in LONG:
+        request.getfixturevalue("optimised")
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert SAID[name] in capsys.readouterr().out
