@@ -26,7 +26,7 @@ from hamcmc.samplers.sgrld import sgrld
 from hamcmc.samplers.svrg import svrg
 from hamcmc.store.errors import DamagedRun, Diverged, Interrupted, NonFinite, RunError
 from hamcmc.target.estimators import control_variate
-from hamcmc.target.mode import find_mode
+from hamcmc.target.mode import Laplace, find_mode, laplace
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.support import Support, bounded, positive, real
 
@@ -46,6 +46,7 @@ __all__ = [
     "Diverged",
     "Evidence",
     "Interrupted",
+    "Laplace",
     "MatrixFactorization",
     "NonFinite",
     "Polynomial",
@@ -69,6 +70,7 @@ __all__ = [
     "factorize",
     "find_mode",
     "hamcmc",
+    "laplace",
     "naive",
     "positive",
     "psgld",
