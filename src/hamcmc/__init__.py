@@ -13,6 +13,7 @@ from hamcmc.samplers.alternating import alternating
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.ccadl import ccadl
 from hamcmc.samplers.ensemble.adjusted import ensemble_adjusted
+from hamcmc.samplers.ensemble.hamiltonian import ensemble_hmc
 from hamcmc.samplers.ensemble.langevin import ensemble_hamcmc
 from hamcmc.samplers.ensemble.underdamped import ensemble_underdamped
 from hamcmc.samplers.hamcmc import hamcmc
@@ -65,6 +66,7 @@ __all__ = [
     "denoise",
     "ensemble_adjusted",
     "ensemble_hamcmc",
+    "ensemble_hmc",
     "ensemble_underdamped",
     "evidence",
     "factorize",

@@ -34,6 +34,8 @@ class SamplingProgram:
         self.job, s = job, job.settings
         self.name, self.iteration, self.total = s["sampler"].get("sampler", "sampling"), 0, job.total
         self.seconds, self.rate = 0.0, 0.0
+        planning = s.get("plan", {}).get("seconds", 0.0) + s.get("tuning", {}).get("seconds", 0.0)
+        self.costs = {"mode": planning, "compile": 0.0, "adaptation": 0.0, "sampling": 0.0}
         self.acceptance: float | None = None
         self.state = jax.tree.map(jnp.array, job.state)  # a copy, because the compiled loop takes its buffers over
         variables = [a for a in job.arrays if a.group == "posterior"]
@@ -88,12 +90,15 @@ class SamplingProgram:
         recording = begin >= s["warmup"]
         arguments = (data, self.state, self.job.keys, begin, end, origin, recording)
         if self.compiled is None:
+            began = time.perf_counter()
             self.compiled = self.segment.lower(*arguments).compile()
+            self.costs["compile"] += time.perf_counter() - began
         began = time.perf_counter()
         made = self.compiled(*arguments)
         bad = np.asarray(made.bad_since)  # waits for the segment
         lasted = time.perf_counter() - began
         self.seconds += lasted
+        self.costs["sampling" if recording else "adaptation"] += lasted
         self.rate = (end - begin) / lasted
         if (bad >= 0).any():
             raise self._broken(made, bad, origin, recording)
@@ -149,11 +154,13 @@ class SamplingProgram:
 
     def pack(self, going: bool) -> dict[str, np.ndarray]:
         """The moments, and the state of a run that is going on."""
-        return (checkpoint.pack(self.state, "state") if going else {}) | self.moments.pack()
+        kept = {f"kept.{name}": array for name, array in self.job.kept.items()}
+        return (checkpoint.pack(self.state, "state") | kept if going else {}) | self.moments.pack()
 
     def unpack(self, arrays: Mapping[str, np.ndarray], meta: Facts) -> None:
         """Continue from a checkpoint."""
         self.iteration, self.seconds = meta["iteration"], meta["seconds"]
+        self.costs |= meta.get("costs", {})
         self.state = jax.tree.map(jnp.array, checkpoint.unpack(arrays, "state", self.job.state))
         self.moments.unpack(arrays)
 
@@ -163,7 +170,9 @@ class SamplingProgram:
         batches = posterior.size / s["batch_size"] if s["batch_size"] else 1  # that a pass over all data is worth
         per_step = sampler.gradients_per_step + posterior.extra_gradients + sampler.passes_per_step * batches
         gradients = round(self.iteration * s["ensembles"] * per_step)
-        return {"iteration": self.iteration, "seconds": self.seconds, "gradients": gradients}
+        if (leapfrogs := getattr(self.state, "leapfrogs", None)) is not None:  # as many as there were, not as planned
+            gradients = int(np.sum(leapfrogs, dtype=np.int64)) * sampler.replicas
+        return {"iteration": self.iteration, "seconds": self.seconds, "gradients": gradients, "costs": self.costs}
 
     def facts(self) -> Record:
         """Nothing: the checkpoint has all that the log could say about a segment."""

@@ -1,5 +1,6 @@
 """Sampling in one call, and continuing a run from its directory."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,23 @@ from hamcmc import _check, samplers
 from hamcmc._types import Facts, PyTree, Record
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import schedules
+from hamcmc.inference.auto import Prepared, assemble
+from hamcmc.inference.auto import prepare as automatic
 from hamcmc.inference.driver import drive
-from hamcmc.inference.job import Job, batch_size_of, checksum, prepare, recorded_schedule, storable, x64
+from hamcmc.inference.job import (
+    Job,
+    Positions,
+    batch_size_of,
+    checksum,
+    parameters,
+    prepare,
+    recorded_schedule,
+    storable,
+    x64,
+)
+from hamcmc.inference.plan import Plan
 from hamcmc.inference.program import SamplingProgram
-from hamcmc.inference.progress import Progress
+from hamcmc.inference.progress import Progress, Status
 from hamcmc.inference.tune import budget_for, tune
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.registry import name_of
@@ -30,6 +44,7 @@ from hamcmc.target.protocol import Target
 
 Init = PyTree | Callable[[jax.Array], PyTree]
 SamplerOrMaker = Sampler | Callable[[Target], Sampler]
+FIRST_STEP = 0.5  # ε where a sampler that adapts its step begins: a leapfrog step of 1 in its metric
 SEEDS = 2**32  # JAX would cut a larger seed to 32 bits
 KINDS = result.KINDS | {  # what run.json must say for a run to continue
     **dict.fromkeys(("seed", "ensembles", "segment"), int),
@@ -43,8 +58,8 @@ KINDS = result.KINDS | {  # what run.json must say for a run to continue
 
 def sample(
     posterior: Posterior,
-    sampler: str | SamplerOrMaker,
-    init: Init,
+    sampler: str | SamplerOrMaker = "auto",
+    init: Init | None = None,
     *,
     step_size: float | Callable | str = "auto",
     num_samples: int = 1000,
@@ -65,14 +80,20 @@ def sample(
 ) -> Result:
     """Draw posterior samples: the whole job in one call.
 
+    ``sample(posterior)`` is wholly automatic. It measures the posterior and decides by :mod:`hamcmc.inference.plan`,
+    says in one line what it chose and why, and ends with a verdict (:meth:`hamcmc.Result.check`). Where all data are
+    affordable at every step it runs ``ensemble_hmc``, which adapts its metric, step and path in warm-up and is exact.
+    Every argument overrides a part of the plan.
+
     Iteration t = 0, 1, … takes a minibatch and the step size ε_t. After `warmup` iterations every `thin`-th position is
     stored, until there are `num_samples` per chain. ε is the factor of the drift and 2ε that of the noise variance.
 
     Args:
         posterior: log-prior, log-likelihood and data.
-        sampler: a name (``"hamcmc"``, ``"sgld"``, …) with `options` for it, a :class:`~hamcmc.Sampler`, or a function
-            that makes one from the posterior.
-        init: parameters to start from (a pytree of floats), or a function of a key that draws them for each chain.
+        sampler: ``"auto"``, a name (``"hamcmc"``, ``"sgld"``, …) with `options` for it, a :class:`~hamcmc.Sampler`, or
+            a function that makes one from the posterior.
+        init: parameters to start from (a pytree of floats), or a function of a key that draws them for each chain; by
+            default the posterior's own ``init``. An automatic run looks for starts of its own around it.
         step_size: a number, a function of t such as :class:`hamcmc.Polynomial` or any optax schedule, or ``"auto"``.
             :func:`hamcmc.tune` then finds the step size first and, for a sampler given by name, those options that
             matter and are not given. That takes about a fifth of the run's gradients (at least 50 000, at most
@@ -103,6 +124,19 @@ def sample(
         NonFinite: the state became non-finite; `.result` has the draws before that.
         Interrupted: SIGINT or SIGTERM arrived; with `out`, :func:`resume` continues.
     """
+    prepared: Prepared | None = None
+    if isinstance(sampler, str) and sampler == "auto":
+        _check.at_least("num_samples", num_samples, 1)
+        asked = {"ensembles": ensembles, "batch_size": batch_size, "seed": seed_of(seed)}
+        if out is not None:
+            check_free(Path(out), overwrite=overwrite)
+        prepared = automatic(posterior, init, iterations=num_samples * thin, options=options, **asked)
+        say_plan(prepared.plan, progress)
+        posterior, sampler, options = prepared.posterior, prepared.plan.sampler, prepared.plan.options
+        init, ensembles, batch_size = Positions(prepared.starts), prepared.plan.ensembles, prepared.plan.batch_size
+        thin, step_size = thin * prepared.plan.thin, prepared.plan.step_size if step_size == "auto" else step_size
+        warmup = prepared.plan.warmup if warmup is None else warmup
+    init = init_of(posterior, init)
     name, made = name_of(sampler), made_by(sampler, posterior, options)
     settings = {
         "num_samples": _check.at_least("num_samples", num_samples, 1),
@@ -116,6 +150,10 @@ def sample(
         "options": None if name is None else storable(options),
         "notes": dict(notes or {}),
     }
+    if prepared is not None:
+        settings["plan"] = prepared.plan._asdict() | prepared.account
+    if isinstance(step_size, str) and step_size == "auto" and made.adapts_step:
+        step_size = FIRST_STEP
     _check.non_negative("checkpoint_seconds", checkpoint_seconds)
     check_data(posterior, made, settings)
     if isinstance(step_size, str):
@@ -126,6 +164,8 @@ def sample(
         show = False if callable(progress) else progress  # a function learns about the run alone
         made, step_size, settings = tuned(posterior, made, name, init, settings, options, show)
     job = prepare(posterior, made, init, schedules.as_schedule(step_size), settings)
+    if prepared is not None:
+        job = job._replace(kept=prepared.arrays)
     if out is None:
         return run(job, None, None, checkpoint_seconds, progress)
     with Directory.create(out, job.settings, overwrite=overwrite) as directory:
@@ -135,7 +175,7 @@ def sample(
 def resume(
     out: str | Path,
     posterior: Posterior,
-    init: Init,
+    init: Init | None = None,
     *,
     sampler: SamplerOrMaker | None = None,
     step_size: float | Callable | None = None,
@@ -147,7 +187,8 @@ def resume(
     Args:
         out: the run's directory.
         posterior: the same posterior as before; its data are compared by checksum.
-        init: as before; it shows the structure of a position, and is the start if no checkpoint was written yet.
+        init: as before; it shows the structure of a position, and is the start if no checkpoint was written yet. By
+            default it is the posterior's own ``init``.
         sampler: the same sampler, if :func:`sample` was not given a name, or was given options that JSON cannot hold.
         step_size: the same schedule, if it was neither a number nor one of :mod:`hamcmc.inference.schedules`.
         checkpoint_seconds: time between checkpoints.
@@ -167,6 +208,11 @@ def resume(
                 raise RunError(f"{path} cannot be resumed: {checkpoint.meta['message']}")
         if asked["x64"] != x64():
             raise RunError(f"{path} was run with jax_enable_x64={asked['x64']}: set it likewise to resume")
+        kept = {}
+        if "plan" in asked:
+            prepared = planned_before(posterior, init, asked, checkpoint, path)
+            posterior, init, kept = prepared.posterior, Positions(prepared.starts), prepared.arrays
+        init = init_of(posterior, init)
         if checksum(posterior) != asked["data_checksum"]:
             raise RunError(f"{path} was run on other data or with another control variate: the checksum differs")
         made = recorded_sampler(asked, posterior, path) if sampler is None else made_by(sampler, posterior, {})
@@ -178,7 +224,7 @@ def resume(
                 raise RunError(f"{path} was run with another {what}: {asked[key]} then, {job.settings[key]} now")
         with guard_disk(path):
             remove_partial_writes(path)
-        return run(job._replace(settings=asked), directory, checkpoint, checkpoint_seconds, progress)
+        return run(job._replace(settings=asked, kept=kept), directory, checkpoint, checkpoint_seconds, progress)
 
 
 def run(
@@ -215,6 +261,37 @@ def run(
 
 
 # --- arguments ---
+
+
+def init_of(posterior: Posterior, init: Init | Positions | None) -> Init | Positions:
+    """Where to start: as given, or the posterior's own ``init``."""
+    found = posterior.init if init is None else init
+    if found is None:
+        raise ValueError("init is missing: give sample(…, init=…), or Posterior(…, init=…)")
+    return found
+
+
+def planned_before(
+    posterior: Posterior, init: Init | None, asked: Facts, checkpoint: Checkpoint | None, path: Path
+) -> Prepared:
+    """What an automatic run was prepared with, from its checkpoint; made anew if it never wrote one."""
+    with reading(path / "run.json"):
+        plan = Plan(**{k: asked["plan"][k] for k in Plan._fields})
+    kept = {k.removeprefix("kept."): v for k, v in (checkpoint.arrays if checkpoint else {}).items() if "kept." in k}
+    start = init_of(posterior, init)
+    if not kept:
+        how = {"ensembles": asked["ensembles"], "batch_size": None, "seed": asked["seed"], "options": plan.options}
+        return automatic(posterior, start, iterations=asked["num_samples"] * asked["thin"], **how)
+    like = posterior.unconstrain(parameters(start, jax.random.key(asked["seed"])))
+    return assemble(posterior, like, plan, kept, {})
+
+
+def say_plan(plan: Plan, progress: bool | Progress | None) -> None:
+    """Print the plan's reason where a progress bar would be shown, and hand it to a function that asks for progress."""
+    if callable(progress):
+        progress(Status(0.0, phase="plan", note=plan.reason))
+    elif progress or (progress is None and sys.stderr.isatty()):
+        print(f"plan: {plan.reason}", file=sys.stderr)
 
 
 def made_by(sampler: str | SamplerOrMaker, posterior: Posterior, options: Facts) -> Sampler:

@@ -34,6 +34,9 @@ class Posterior(Target):
         support: where parameters live: one :class:`~hamcmc.Support` for all of them, or a dict with the position's
             keys (nested as the position is). A parameter that the dict does not name is real. See
             :func:`hamcmc.positive` and :func:`hamcmc.bounded`.
+        init: parameters in their support (a pytree of floats), or a function of a key that draws them. It says what a
+            position looks like and where to begin, so that ``hamcmc.sample(posterior)`` needs nothing else. Zeros will
+            do for most models.
 
     Samplers see *unconstrained* positions (:meth:`unconstrain`); `log_prior` and `log_likelihood` see parameters.
 
@@ -52,12 +55,14 @@ class Posterior(Target):
         data: PyTree = None,
         *,
         support: Support | Facts | None = None,
+        init: PyTree | Callable[[Array], PyTree] | None = None,
     ):
         if (log_likelihood is None) != (data is None):
             raise ValueError("log_likelihood and data belong together: give both or neither")
         self.log_prior = log_prior
         self.log_likelihood = log_likelihood
         self.support = support
+        self.init = init
         self.data, self.size = _checked(data)
         self.mirror = self._fold if any(s.mirror for s in _leaves(support)) else None
         self.streamed = any(isinstance(x, np.memmap) for x in jax.tree.leaves(self.data))

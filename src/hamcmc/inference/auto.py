@@ -1,0 +1,124 @@
+"""The automatic run: measure what the plan asks for, and make posterior, sampler and starts as it says."""
+
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from hamcmc import samplers
+from hamcmc._types import PyTree, Record
+from hamcmc.inference.job import parameters
+from hamcmc.inference.plan import Measured, Plan, decide
+from hamcmc.inference.starts import spread_starts
+from hamcmc.samplers.base import Sampler
+from hamcmc.target.mode import Laplace, laplace
+from hamcmc.target.posterior import Posterior
+from hamcmc.target.whitened import Whitened
+
+QUICK = 1e10  # operations of a whole transition's gradients below which all data are affordable without a measurement
+
+
+class Prepared(NamedTuple):
+    """All that an automatic run needs.
+
+    Attributes:
+        posterior: in whitened coordinates.
+        sampler: made for it.
+        starts: positions of all replicas, (ensemble · replica, D).
+        plan: what was decided.
+        arrays: what the plan needs to be made again.
+        account: what was spent, for the record.
+    """
+
+    posterior: Whitened
+    sampler: Sampler
+    starts: jax.Array
+    plan: Plan
+    arrays: dict[str, np.ndarray]
+    account: Record
+
+
+def prepare(
+    posterior: Posterior,
+    init: Any,
+    *,
+    iterations: int,
+    ensembles: int | None,
+    batch_size: int | None,
+    seed: int,
+    options: Record,
+) -> Prepared:
+    """Measure, decide, and find starts."""
+    began = time.perf_counter()
+    if posterior.mirror is not None:
+        raise ValueError(
+            "an automatic run cannot fold parameters by a mirror: use hamcmc.positive() or hamcmc.bounded(…) with "
+            "by='bijection', or give sampler= and step_size="
+        )
+    given = posterior.init if init is None else init
+    if given is None:
+        raise ValueError(
+            "init is missing: say what the parameters look like, as Posterior(…, init=…) or sample(…, init=…). "
+            "Zeros of the right shapes will do for most models"
+        )
+    first = parameters(given, jax.random.key(seed))
+    like = posterior.unconstrain(first)
+    trial = samplers.build("ensemble_hmc", posterior, **options)
+    facts = Measured(
+        rows=posterior.size,
+        dimension=ravel_pytree(like)[0].size,
+        streamed=posterior.streamed,
+        iterations=iterations + trial.warmup,
+        replicas=trial.replicas * (ensembles or 2),
+        quick=operations(posterior, like) * trial.replicas * (ensembles or 2) < QUICK,
+    )
+    found: Laplace | None = None
+    while isinstance(plan := decide(facts), str):
+        if plan == "seconds":
+            facts = facts._replace(seconds=gradient_seconds(posterior, like, facts.replicas))
+        elif plan == "mode":
+            found = laplace(posterior, first, seed=seed)
+            facts = facts._replace(mode=found.converged, why=found.reason)
+        else:
+            raise NotImplementedError(plan)
+    plan = plan._replace(ensembles=ensembles or plan.ensembles, options=plan.options | options)
+    made = spread_starts(posterior, first, plan.ensembles, trial.replicas, seed)
+    arrays = {"centre": made.centre, "root": made.root, "white": made.white}
+    account = {"gradients": made.gradients, "seconds": time.perf_counter() - began}
+    return assemble(posterior, like, plan, arrays, account)
+
+
+def assemble(
+    posterior: Posterior, like: PyTree, plan: Plan, arrays: dict[str, np.ndarray], account: Record
+) -> Prepared:
+    """Posterior, sampler and starts from what was decided and found."""
+    white = Whitened(posterior, like, arrays["centre"], arrays["root"])
+    sampler = samplers.build(plan.sampler, white, **plan.options)
+    z = arrays["white"]
+    starts = jnp.asarray(z.reshape(-1, z.shape[-1]), white.centre.dtype)
+    return Prepared(white, sampler, starts, plan, arrays, account)
+
+
+def operations(posterior: Posterior, like: PyTree) -> float:
+    """A rough count of the operations of one gradient on all data."""
+    if posterior.streamed:
+        return np.inf
+    shape = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), like)
+    lowered = jax.jit(jax.grad(posterior.log_density)).lower(shape, posterior.data)
+    return float((lowered.cost_analysis() or {}).get("flops", 0.0))
+
+
+def gradient_seconds(posterior: Posterior, like: PyTree, replicas: int) -> float:
+    """The time of one gradient on all data for so many replicas; the better of two measurements."""
+    evaluate = jax.jit(jax.vmap(jax.value_and_grad(posterior.log_density), (0, None)))
+    positions = jax.tree.map(lambda x: jnp.repeat(x[None], replicas, 0), like)
+    jax.block_until_ready(evaluate(positions, posterior.data))
+    taken = []
+    for _ in range(2):
+        began = time.perf_counter()
+        jax.block_until_ready(evaluate(positions, posterior.data))
+        taken.append(time.perf_counter() - began)
+    return min(taken)
