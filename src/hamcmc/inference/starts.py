@@ -20,6 +20,7 @@ BULK = 10.0  # times D is gᵀ|H|⁻¹g at the edge of the bulk; at a typical dr
 RADIUS = 2.0  # starts are uniform in init ± this, unconstrained
 MOST_STEPS = 60  # Newton steps
 LOST = 30.0  # nats of estimated mass below the best point of a path, after which it is left
+DEPTH = 2.0  # nats for each parameter that a start may lie below its place; half a nat is usual
 TAME = 1e15  # a gradient above this is no place to start
 DENSE = 400  # parameters up to which Hessians are computed
 DESCENTS = {100: 4, DENSE: 2}  # for each ensemble, up to so many parameters
@@ -99,17 +100,18 @@ def spread(objective: Objective, place: Place, first: np.ndarray, rng: np.random
     if place.root is None:
         return around(objective, first, rng)
     away = place.root @ rng.standard_normal(place.x.size)
+    lowest = objective.value_and_grad(place.x)[0] + DEPTH * place.x.size + LOST
     for _ in range(40):
-        if tame(objective, place.x + away):
+        if tame(objective, place.x + away, lowest):
             return place.x + away
         away /= 2
     return place.x
 
 
-def tame(objective: Objective, x: np.ndarray) -> bool:
-    """Whether density and gradient are finite, and the gradient is not beyond reason."""
+def tame(objective: Objective, x: np.ndarray, most: float = np.inf) -> bool:
+    """Whether density and gradient are finite, the gradient is not beyond reason, and U is not above `most`."""
     value, grad, _ = objective.value_and_grad(objective.passes.rounded(x))
-    return bool(np.isfinite(value) and np.abs(grad).max() < TAME)
+    return bool(np.isfinite(value) and value <= most and np.abs(grad).max() < TAME)
 
 
 def descend(objective: Objective, x: np.ndarray) -> Place:

@@ -22,6 +22,7 @@ MOST_STEPS = 512  # leapfrog steps of one trajectory
 MOST_AT_FIRST = 64  # the same in the first eighth of the warm-up, when the metric may still be bad
 TYPICAL_STEPS = 8  # leapfrog steps that are thought to be usual where nothing is known yet
 HOPELESS = 0.02  # an acceptance counts as at least this in the harmonic mean, so that one stuck replica cannot rule
+ROUGH = 0.003  # share of transitions with hardly a chance, above which some are made with care
 Flat = Float[Array, "replica D"]
 Evaluate = Callable[[Flat], tuple[Float[Array, " replica"], Flat]]
 
@@ -154,13 +155,14 @@ def ensemble_hmc(
         learning, moving = state.step < warmup, state.step > 0
         h, path = state.pace.now(learning)
         h = (h * jnp.sqrt(2 * step_size)).astype(x.dtype)
+        care = careful(state.step, state.pace.rough)
         share = van_der_corput(state.step + 1, x.dtype)
         most = jnp.where(state.step < warmup // 8, MOST_AT_FIRST, MOST_STEPS)
         steps = jnp.where(moving, jnp.clip(jnp.ceil(share * path / h), 1, most), 1).astype(jnp.int32)
         key_momentum, key_accept = jax.random.split(key)
         p = jax.random.normal(key_momentum, x.shape, x.dtype)
         start = (x, p, state.log_density, state.grad)
-        made = trajectory(start, state.mass, evaluate, jnp.where(moving, h, 0), steps)
+        made = trajectory(start, state.mass, evaluate, jnp.where(moving, h * care, 0), steps)
         accept = jax.random.uniform(key_accept, (count,)) < made.chance
         x_new, grad = (
             jnp.where(accept[:, None], new, old) for new, old in ((made.position, x), (made.grad, state.grad))
@@ -171,10 +173,11 @@ def ensemble_hmc(
         early = state.step < warmup // 3
         observed = jnp.where(early, harmonic_mean(made.chance), jnp.mean(made.chance))
         slope = share * path * path_slope(x, made, state.mass)
-        pace = paces.learned(state.pace, observed, slope, wanted, state.step, warmup)
+        hopeless = jnp.mean((made.chance < HOPELESS).astype(x.dtype))
+        pace = paces.learned(state.pace, observed, hopeless, slope, wanted, state.step, warmup)
         pace = jax.tree.map(lambda a, b: jnp.where(renewed, a, b), paces.restarted(pace, x.shape[1], state.step), pace)
-        pace = jax.tree.map(lambda a, b: jnp.where(learning & moving, a, b), pace, state.pace)
-        info = HamiltonianInfo(jnp.mean(made.chance), h, path, steps)
+        pace = jax.tree.map(lambda a, b: jnp.where(learning & moving & (care == 1), a, b), pace, state.pace)
+        info = HamiltonianInfo(jnp.mean(made.chance), h * care, path, steps)
         after = (restore(x_new), log_density, grad, mass, pace, state.step + 1, state.leapfrogs + steps)
         return HamiltonianState(*after), info
 
@@ -196,6 +199,17 @@ def ensemble_hmc(
         turns=TYPICAL_STEPS,
         adapts_step=True,
     )
+
+
+def careful(step: Array, rough: Array) -> Array:
+    """The factor of h in this transition: 1, but for every third one of an ensemble that has rough places to cross.
+
+    Where the curvature varies, as in a funnel, no h suits all places, and a replica may be stuck where h is far too
+    large. Transitions with a much smaller h set it free. The choice does not depend on the positions, so that each
+    transition keeps the target.
+    """
+    shorter = jnp.where(step % 6 == 2, 1 / 4, 1 / 16)
+    return jnp.where((step % 3 == 2) & (rough > ROUGH), shorter, 1.0).astype(rough.dtype)
 
 
 def trajectory(start: tuple, mass: Mass, evaluate: Evaluate, h: Array, steps: Array) -> Trajectory:

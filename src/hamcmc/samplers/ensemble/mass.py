@@ -1,5 +1,6 @@
 """The metric of Hamiltonian trajectories, learned from the positions and gradients of all replicas."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from hamcmc.samplers.ensemble.metric import RIDGE
 
 FIRST_RENEWAL, GROWTH = 10, 1.35  # the metric is renewed at steps 10, 13, 18, …
 LAST_RENEWAL = 0.9  # of the warm-up; the rest is for the time step
+REACH = 3.0  # times the median distance, beyond which a replica is drawn nearer
 MEMORY = 12  # steps that the metric of the start is worth
 
 
@@ -70,17 +72,20 @@ def observe(
 ) -> tuple[Mass, Bool[Array, ""]]:
     """What is known after one more step, and whether the metric was renewed. After `adapt` steps nothing changes.
 
-    Step t has a weight of about t³, because the first steps, far from the posterior, are the least to be trusted.
+    Step t has a weight of about t³, because the first steps, far from the posterior, are the least to be trusted. A
+    replica counts as no farther away than three times the median one, so that a few lost ones cannot rule the metric.
     """
     rate = jnp.where(step < adapt, 4 / (MEMORY + step), 0.0).astype(x.dtype)
 
-    def mixed(old: Array, new: Float[Array, "replica D"]) -> Array:
+    def mixed(old: Array, new: Float[Array, "replica D"], white: Callable) -> Array:
         """The running covariance with that of the replicas."""
-        away = new - jnp.mean(new, 0)
+        away = new - jnp.median(new, 0)
+        size = jnp.sqrt(jnp.sum(white(away) ** 2, 1, keepdims=True))
+        away = away * jnp.minimum(1, REACH * jnp.median(size) / jnp.maximum(size, jnp.finfo(x.dtype).tiny))
         now = _dot(away.T, away) if old.ndim == 2 else jnp.sum(away**2, 0)
         return old + rate * (now / (len(away) - 1) - old)
 
-    positions, gradients = mixed(mass.positions, x), mixed(mass.gradients, g)
+    positions, gradients = mixed(mass.positions, x, mass.whiten), mixed(mass.gradients, g, mass.pull)
     mass = mass._replace(positions=positions, gradients=gradients)
     due = jnp.any(step == jnp.asarray(renewals(adapt)))
 

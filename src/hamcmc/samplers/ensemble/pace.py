@@ -26,6 +26,7 @@ class Pace(NamedTuple):
         log_path: the logarithm of the path length in warm-up.
         mean_log_path: its average, which is kept.
         square: the running mean square of the ascent's signal.
+        rough: the running share of transitions that had hardly a chance to be accepted.
     """
 
     log_step: Float[Array, ""]
@@ -36,6 +37,7 @@ class Pace(NamedTuple):
     log_path: Float[Array, ""]
     mean_log_path: Float[Array, ""]
     square: Float[Array, ""]
+    rough: Float[Array, ""]
 
     def now(self, learning: Bool[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """h and the path length, while they are being learned or afterwards."""
@@ -51,12 +53,13 @@ def first_step(dimension: int) -> float:
 def start(dimension: int, kind: Any) -> Pace:
     """The pace before the first transition."""
     h, path, zero = (jnp.asarray(v, kind) for v in (first_step(dimension), math.log(FIRST_PATH), 0.0))
-    return Pace(h, h, zero, h, zero, path, path, zero)
+    return Pace(h, h, zero, h, zero, path, path, zero, zero)
 
 
 def learned(
     pace: Pace,
     acceptance: Float[Array, ""],
+    hopeless: Float[Array, ""],
     slope: Float[Array, ""],
     wanted: float,
     step: Int[Array, ""],
@@ -67,6 +70,7 @@ def learned(
     Args:
         pace: the pace before.
         acceptance: of the transition, over all replicas.
+        hopeless: the share of replicas that had hardly a chance.
         slope: the derivative of what the path length is to make large, by its logarithm.
         wanted: the acceptance that h is adapted to.
         step: the number of the transition.
@@ -85,7 +89,8 @@ def learned(
     log_path = jnp.clip(pace.log_path + jnp.clip(change, -MOST_CHANGE, MOST_CHANGE), shortest, math.log(LONGEST_PATH))
     smoothed = pace.mean_log_path + SMOOTHING * (log_path - pace.mean_log_path)
     mean_log_path = jnp.where(step < adapt // 2, log_path, smoothed)
-    new = Pace(log_step, mean_log_step, error, pace.centre, count, log_path, mean_log_path, square)
+    rough = pace.rough + SMOOTHING * (hopeless - pace.rough)
+    new = Pace(log_step, mean_log_step, error, pace.centre, count, log_path, mean_log_path, square, rough)
     return Pace(*(jnp.asarray(v, old.dtype) for v, old in zip(new, pace)))
 
 
