@@ -1,0 +1,89 @@
+"""The zoo: posteriors of every kind with known marginals, on which the automatic sampler and its verdict are measured.
+
+A model is a function with the decorator :func:`model` in one of the modules `FAMILIES`. It returns a :class:`Case`; its
+name is the function's, its note the function's docstring. Data are simulated with fixed seeds.
+
+    python -m tests.zoo list                 what there is
+    python -m tests.zoo run                  every case, in both precisions, with three seeds (`make zoo`)
+    python -m tests.zoo.references [NAME …]  make the references again
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, wraps
+from importlib import import_module
+from typing import Any, Literal
+
+import hamcmc
+from tests.zoo.marginals import Marginals
+
+FAMILIES = (
+    *("regressions", "classification", "scaling", "hierarchical", "shapes", "modes"),
+    *(),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A posterior with a start that a user would write without knowing it.
+
+    Attributes:
+        posterior: the posterior.
+        init: parameters in the support, or a function of a key.
+        exact: a function that computes the exact marginals, by parameter; None if a long run is the reference.
+        measure: whether draws are compared by means and sds, or, where these do not exist or converge too slowly, by
+            medians and the distances between quantiles.
+        hard: True where we ask of a run only an honest verdict, because no method we know gets it right by itself.
+        nuts: options of the long NUTS run that is the reference, other than its defaults.
+        name, note, family: the function's name, the first line of its docstring and its module.
+    """
+
+    posterior: hamcmc.Posterior
+    init: Any
+    exact: Callable[[], Mapping[str, Marginals]] | None = None
+    measure: Literal["moments", "quantiles"] = "moments"
+    hard: bool = False
+    nuts: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    note: str = ""
+    family: str = ""
+
+
+_models: dict[str, Callable[[], Case]] = {}
+
+
+def model(build: Callable[[], Case]) -> Callable[[], Case]:
+    """Enter a function that builds a case."""
+    name, family = build.__name__, build.__module__.rpartition(".")[2]
+    if name in _models:
+        raise ValueError(f"two models are called {name}")
+
+    @wraps(build)
+    def named() -> Case:
+        note = (build.__doc__ or "").strip().partition("\n\n")[0].replace("\n    ", " ")
+        return replace(build(), name=name, note=note, family=family)
+
+    _models[name] = named
+    return named
+
+
+@cache
+def _loaded() -> dict[str, Callable[[], Case]]:
+    for family in FAMILIES:
+        import_module(f"tests.zoo.{family}")
+    return _models
+
+
+def names() -> list[str]:
+    """The names of all cases, in the order of the families."""
+    return list(_loaded())
+
+
+def family(name: str) -> str:
+    """The module that a case is in."""
+    return _loaded()[name].__module__.rpartition(".")[2]
+
+
+def case(name: str) -> Case:
+    """Build one case, in the precision that JAX is set to."""
+    return _loaded()[name]()
