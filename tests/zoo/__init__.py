@@ -18,8 +18,8 @@ import hamcmc
 from tests.zoo.marginals import Marginals
 
 FAMILIES = (
-    *("regressions", "classification", "scaling", "hierarchical", "shapes", "modes"),
-    *(),
+    *("regressions", "classification", "scaling", "hierarchical", "effects", "shapes", "modes"),
+    *("timeseries", "gp", "ode", "large"),
 )
 
 

@@ -47,7 +47,7 @@ def separable() -> zoo.Case:
     x = design(rng, 60, 4)
     y = (x @ np.array([0.3, 2.0, -1.0, 0.0]) > 0).astype(float)
     posterior = hamcmc.Posterior(lambda theta: student_t(theta, 4.0, 0.0, 2.5), logistic_likelihood, (x, y))
-    return zoo.Case(posterior, jnp.zeros(4), nuts={"dense_mass": True})
+    return zoo.Case(posterior, jnp.zeros(4), measure="quantiles", nuts={"dense_mass": True})
 
 
 @zoo.model
