@@ -19,7 +19,7 @@ from tests.zoo.marginals import Marginals
 
 FAMILIES = (
     *("regressions", "classification", "scaling", "hierarchical", "effects", "shapes", "modes"),
-    *("timeseries", "gp", "ode", "large"),
+    *("timeseries", "gp", "ode", "large", "posteriordb"),
 )
 
 
@@ -31,6 +31,8 @@ class Case:
         posterior: the posterior.
         init: parameters in the support, or a function of a key.
         exact: a function that computes the exact marginals, by parameter; None if a long run is the reference.
+        published: a function that reads marginals which others have published, from the user's copy.
+        quantities: a function of the parameters of one draw to what is compared, if that is not the parameters.
         measure: whether draws are compared by means and sds, or, where these do not exist or converge too slowly, by
             medians and the distances between quantiles.
         hard: True where we ask of a run only an honest verdict, because no method we know gets it right by itself.
@@ -41,6 +43,8 @@ class Case:
     posterior: hamcmc.Posterior
     init: Any
     exact: Callable[[], Mapping[str, Marginals]] | None = None
+    published: Callable[[], Mapping[str, Marginals]] | None = None
+    quantities: Callable[[Any], Mapping[str, Any]] | None = None
     measure: Literal["moments", "quantiles"] = "moments"
     hard: bool = False
     nuts: Mapping[str, Any] = field(default_factory=dict)

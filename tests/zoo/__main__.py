@@ -2,12 +2,13 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import jax
 
 from tests import zoo
-from tests.zoo import runner
+from tests.zoo import posteriordb, references, runner
 
 
 def main() -> None:
@@ -26,23 +27,24 @@ def main() -> None:
     run.add_argument("--limit", type=float, default=600.0, help="seconds for one run")
     run.add_argument("--options", type=json.loads, default={}, help="further arguments of hamcmc.sample, as JSON")
     given = parser.parse_args()
+    if posteriordb.MISSING:
+        print(f"Note: {posteriordb.MISSING}.", file=sys.stderr)
     if given.command == "list":
         show()
         return
     names = runner.choose(given.names)
     precisions = ["float32", "float64"] if given.precision == "both" else [given.precision]
     runs = runner.run(names, given.seeds, precisions, given.out, given.options, given.limit, given.resume)
-    print(runner.totals(runs, runner.known(names)))
+    print(runner.totals(runs))
 
 
 def show() -> None:
     """Print what there is."""
-    right = runner.known(zoo.names())
     for name in zoo.names():
         case = zoo.case(name)
         init = case.init(jax.random.key(0)) if callable(case.init) else case.init
         size = sum(x.size for x in jax.tree.leaves(init))
-        nuts = {True: "NUTS right", False: "NUTS wrong"}.get(right.get(name), "no reference")
+        nuts = {True: "NUTS right", False: "NUTS wrong"}.get(references.nuts_right(name), "no reference")
         print(f"{case.family:<14} {name:<26} {size:>5} dims {case.posterior.size:>7} rows  {nuts:<12}  {case.note}")
 
 

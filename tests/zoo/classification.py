@@ -27,7 +27,7 @@ def logistic() -> zoo.Case:
     rng = np.random.default_rng(11)
     x = design(rng, 1000, 8)
     y = labels(rng, x @ rng.normal(size=8))
-    return zoo.Case(hamcmc.Posterior(normal, logistic_likelihood, (x, y)), jnp.zeros(8), nuts={"dense_mass": True})
+    return zoo.Case(hamcmc.Posterior(normal, logistic_likelihood, (x, y)), jnp.zeros(8), nuts={"whiten": True})
 
 
 @zoo.model
@@ -37,7 +37,7 @@ def logistic_few() -> zoo.Case:
     x = design(rng, 25, 10)
     y = labels(rng, x @ (2 * rng.normal(size=10)))
     posterior = hamcmc.Posterior(lambda theta: normal(theta, 0.0, 3.0), logistic_likelihood, (x, y))
-    return zoo.Case(posterior, jnp.zeros(10), nuts={"dense_mass": True})
+    return zoo.Case(posterior, jnp.zeros(10), nuts={"whiten": True})
 
 
 @zoo.model
@@ -47,7 +47,7 @@ def separable() -> zoo.Case:
     x = design(rng, 60, 4)
     y = (x @ np.array([0.3, 2.0, -1.0, 0.0]) > 0).astype(float)
     posterior = hamcmc.Posterior(lambda theta: student_t(theta, 4.0, 0.0, 2.5), logistic_likelihood, (x, y))
-    return zoo.Case(posterior, jnp.zeros(4), measure="quantiles", nuts={"dense_mass": True})
+    return zoo.Case(posterior, jnp.zeros(4), measure="quantiles", nuts={"whiten": True})
 
 
 @zoo.model
@@ -62,7 +62,7 @@ def probit() -> zoo.Case:
         return log_ndtr((2 * y - 1) * (x @ theta))
 
     posterior = hamcmc.Posterior(lambda theta: normal(theta, 0.0, 2.5), log_likelihood, (x, y))
-    return zoo.Case(posterior, jnp.zeros(6), nuts={"dense_mass": True})
+    return zoo.Case(posterior, jnp.zeros(6), nuts={"whiten": True})
 
 
 @zoo.model
@@ -102,4 +102,4 @@ def multinomial() -> zoo.Case:
         return jax.nn.log_softmax(jnp.concatenate([x @ theta, jnp.zeros(1)]))[y]
 
     posterior = hamcmc.Posterior(lambda theta: normal(theta, 0.0, 2.5), log_likelihood, (x, y))
-    return zoo.Case(posterior, jnp.zeros((4, 3)), nuts={"dense_mass": True})
+    return zoo.Case(posterior, jnp.zeros((4, 3)), nuts={"whiten": True})

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
+from tests.zoo import Case
 from tests.zoo.marginals import Marginals, of_draws
 from tests.zoo.references import Reference
 
@@ -80,6 +82,10 @@ def kind(right: bool, word: str | None) -> str:
     return SAID if word in ("wrong", "not converged") else SILENT
 
 
-def flatten(parameters: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Draws (chain, draw, …) as (chain · draw, …)."""
-    return {k: np.asarray(x).reshape(-1, *np.shape(x)[2:]) for k, x in parameters.items()}
+def flatten(case: Case, parameters: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """What is compared, (draw, …), from draws (chain, draw, …) of the parameters."""
+    flat = {k: np.asarray(x).reshape(-1, *np.shape(x)[2:]) for k, x in parameters.items()}
+    if case.quantities is None:
+        return flat
+    found = jax.jit(jax.vmap(case.quantities))(flat)
+    return {k: np.asarray(x) for k, x in found.items()}

@@ -175,7 +175,7 @@ def dogs() -> zoo.Case:
         return bernoulli_logit(y, x @ theta)
 
     posterior = hamcmc.Posterior(lambda theta: normal(theta, 0.0, 10.0), log_likelihood, (x, shocked.ravel()))
-    return zoo.Case(posterior, jnp.zeros(3), nuts={"dense_mass": True})
+    return zoo.Case(posterior, jnp.zeros(3), nuts={"whiten": True})
 
 
 @zoo.model

@@ -13,7 +13,7 @@ from tests.zoo.hierarchical import normal_groups
 from tests.zoo.regressions import conjugate, linear_posterior
 from tests.zoo.scaling import correlated, onehot_data, units
 
-MANY = {"dense_mass": True, "warmup": 500, "samples": 1000}  # the reference of a posterior that is nearly Gaussian
+MANY = {"whiten": True, "warmup": 500, "samples": 1000}  # the reference of a posterior that is nearly Gaussian
 
 
 @zoo.model

@@ -53,7 +53,7 @@ def lotka_volterra() -> zoo.Case:
         return prior - jnp.sum(log_start) - jnp.sum(log_sigma) + normal(y, log_path, p["sigma"])
 
     init = {"rates": jnp.array([1.0, 0.05, 1.0, 0.05]), "start": jnp.full(2, 10.0), "sigma": jnp.ones(2)}
-    return zoo.Case(hamcmc.Posterior(log_density, support=positive), init, nuts={"dense_mass": True})
+    return zoo.Case(hamcmc.Posterior(log_density, support=positive), init, nuts={"whiten": True})
 
 
 @zoo.model

@@ -86,7 +86,7 @@ def poisson() -> zoo.Case:
         x, y = row
         return poisson_log(y, x @ theta)
 
-    return zoo.Case(hamcmc.Posterior(normal, log_likelihood, (x, y)), jnp.zeros(6), nuts={"dense_mass": True})
+    return zoo.Case(hamcmc.Posterior(normal, log_likelihood, (x, y)), jnp.zeros(6), nuts={"whiten": True})
 
 
 @zoo.model
@@ -108,7 +108,7 @@ def negative_binomial() -> zoo.Case:
         return binomial + y * (eta - total) + phi * (jnp.log(phi) - total)
 
     posterior = hamcmc.Posterior(log_prior, log_likelihood, (x, y), support={"phi": hamcmc.positive()})
-    return zoo.Case(posterior, {"beta": jnp.zeros(5), "phi": jnp.ones(())}, nuts={"dense_mass": True})
+    return zoo.Case(posterior, {"beta": jnp.zeros(5), "phi": jnp.ones(())}, nuts={"whiten": True})
 
 
 @zoo.model
@@ -148,7 +148,7 @@ def zero_inflated() -> zoo.Case:
     posterior = hamcmc.Posterior(
         lambda p: normal(p["count"], 0.0, 2.0) + normal(p["empty"], 0.0, 2.0), log_likelihood, (x, y)
     )
-    return zoo.Case(posterior, {"count": jnp.zeros(4), "empty": jnp.zeros(4)}, nuts={"dense_mass": True})
+    return zoo.Case(posterior, {"count": jnp.zeros(4), "empty": jnp.zeros(4)}, nuts={"whiten": True})
 
 
 @zoo.model

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import zoo
-from tests.zoo import compare
+from tests.zoo import compare, references
 
 Job = tuple[str, int]
 
@@ -122,7 +122,7 @@ def line(r: dict[str, Any]) -> str:
     return " ".join(cells)
 
 
-def totals(runs: list[dict[str, Any]], nuts_right: dict[str, bool]) -> str:
+def totals(runs: list[dict[str, Any]]) -> str:
     """How many runs there are of each kind, and what needs a look."""
     lines = []
     for precision in sorted({r["precision"] for r in runs}):
@@ -134,16 +134,9 @@ def totals(runs: list[dict[str, Any]], nuts_right: dict[str, bool]) -> str:
     for kind in (compare.SILENT, compare.SLANDERED, compare.CRASHED):
         bad = sorted({r["case"] for r in runs if r["kind"] == kind})
         lines += [f"{kind}: {', '.join(bad)}"] if bad else []
-    behind = sorted({r["case"] for r in runs if nuts_right.get(r["case"]) and not r.get("right")})
+    behind = sorted({r["case"] for r in runs if not r.get("right") and references.nuts_right(r["case"])})
     lines += [f"NUTS is right and we are not: {', '.join(behind)}"] if behind else []
     return "\n".join(lines)
-
-
-def known(names: list[str]) -> dict[str, bool]:
-    """Whether a short run of NUTS is right, by case."""
-    from tests.zoo import references
-
-    return {n: bool(references.load(n).nuts.get("right")) for n in names if references.path(n).exists()}
 
 
 def choose(names: list[str] | None) -> list[str]:

@@ -40,7 +40,7 @@ def poisson_dollars() -> zoo.Case:
     # A prior sd of one unit of the linear predictor for each column, and more for the intercept.
     prior_sd = np.array([10.0, 1 / 2e4, 1 / 5.0, 1 / 1e-3])
     posterior = hamcmc.Posterior(lambda theta: normal(theta, 0.0, prior_sd), log_likelihood, (x, y))
-    return zoo.Case(posterior, jnp.zeros(4), nuts={"dense_mass": True})
+    return zoo.Case(posterior, jnp.zeros(4), nuts={"whiten": True})
 
 
 @zoo.model
@@ -50,7 +50,7 @@ def logistic_dollars() -> zoo.Case:
     x, scale = units(rng, 800)
     y = labels(rng, (x - x.mean(axis=0)) / scale @ np.array([0.0, 1.0, -0.7, 0.5]))
     posterior = hamcmc.Posterior(lambda theta: normal(theta, 0.0, 1e3), logistic_likelihood, (x, y))
-    return zoo.Case(posterior, jnp.zeros(4), nuts={"dense_mass": True})
+    return zoo.Case(posterior, jnp.zeros(4), nuts={"whiten": True})
 
 
 @zoo.model
@@ -69,7 +69,7 @@ def logistic_condition() -> zoo.Case:
     x = correlated(rng, 2000, 26, 4e5)
     y = labels(rng, 2 * x @ rng.normal(size=26))
     posterior = hamcmc.Posterior(lambda theta: normal(theta, 0.0, 30.0), logistic_likelihood, (x, y))
-    return zoo.Case(posterior, jnp.zeros(26), nuts={"dense_mass": True})
+    return zoo.Case(posterior, jnp.zeros(26), nuts={"whiten": True})
 
 
 @zoo.model
@@ -87,7 +87,7 @@ def earnings_dollars() -> zoo.Case:
         lambda p: jnp.zeros(()), log_likelihood, (height, earnings), support={"sigma": hamcmc.positive()}
     )
     init = {"intercept": jnp.zeros(()), "slope": jnp.zeros(()), "sigma": jnp.ones(())}
-    return zoo.Case(posterior, init, nuts={"dense_mass": True})
+    return zoo.Case(posterior, init, nuts={"whiten": True})
 
 
 @zoo.model
@@ -96,7 +96,7 @@ def onehot() -> zoo.Case:
     rng = np.random.default_rng(26)
     x, y = onehot_data(rng, 3000, 6, 10)
     posterior = hamcmc.Posterior(normal, logistic_likelihood, (x, y))
-    return zoo.Case(posterior, jnp.zeros(60), nuts={"dense_mass": True})
+    return zoo.Case(posterior, jnp.zeros(60), nuts={"whiten": True})
 
 
 def onehot_data(rng: np.random.Generator, rows: int, attributes: int, levels: int) -> tuple[np.ndarray, np.ndarray]:

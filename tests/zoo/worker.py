@@ -33,8 +33,8 @@ def _sampled(case: zoo.Case, seed: int, options: dict[str, Any]) -> dict[str, An
     result = hamcmc.sample(case.posterior, init=case.init, seed=seed, progress=False, **options)
     verdict = result.check() if hasattr(result, "check") else None
     word, reason = (verdict.word, verdict.reason) if verdict is not None else (None, None)
-    draws = compare.flatten({n: result.posterior[n] for n in result.posterior})
-    errors = compare.errors(draws, references.load(case.name), case.measure)
+    draws = compare.flatten(case, {n: result.posterior[n] for n in result.posterior})
+    errors = compare.errors(draws, references.load(case), case.measure)
     numbers = {k: round(v, 4) if isinstance(v, float) else v for k, v in errors._asdict().items()}
     ess = result.summary()["ess_bulk"]
     return {

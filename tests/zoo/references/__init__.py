@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.zoo import Case
 from tests.zoo.marginals import LEVELS, Marginals
 
 FOLDER = Path(__file__).parent
@@ -41,9 +42,12 @@ def path(name: str) -> Path:
     return FOLDER / f"{name}.json"
 
 
-def load(name: str) -> Reference:
-    """Read the reference of one case. Raises FileNotFoundError if there is none."""
-    kept = json.loads(path(name).read_text())
+def load(case: Case) -> Reference:
+    """The reference of one case. Raises FileNotFoundError if there is none."""
+    kept = json.loads(path(case.name).read_text())
+    if case.published is not None:
+        del kept["parameters"]
+        return Reference(case.published(), **kept)
     parameters = {
         k: Marginals(_array(v["mean"]), _array(v["sd"]), np.stack([_array(v[q]) for q in COLUMNS]))
         for k, v in kept.pop("parameters").items()
@@ -51,17 +55,23 @@ def load(name: str) -> Reference:
     return Reference(parameters, **kept)
 
 
-def save(name: str, reference: Reference) -> None:
-    """Write the reference of one case, its numbers with 7 digits."""
+def nuts_right(name: str) -> bool | None:
+    """Whether a short run of NUTS is right on a case; None if nobody has tried."""
+    return json.loads(path(name).read_text())["nuts"].get("right") if path(name).exists() else None
+
+
+def save(case: Case, reference: Reference) -> None:
+    """Write the reference of one case, its numbers with 7 digits; without the marginals if others publish them."""
     parameters = {
         k: {"mean": _list(m.mean), "sd": _list(m.sd), **{q: _list(x) for q, x in zip(COLUMNS, m.quantiles)}}
         for k, m in reference.parameters.items()
+        if case.published is None
     }
     head = {k: v for k, v in vars(reference).items() if k != "parameters"}
     lines = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in head.items()]
     entries = [f"    {json.dumps(k)}: {json.dumps(v)}" for k, v in parameters.items()]
     text = ",\n".join([*lines, '  "parameters": {\n' + ",\n".join(entries) + "\n  }"])
-    path(name).write_text("{\n" + text + "\n}\n")
+    path(case.name).write_text("{\n" + text + "\n}\n")
 
 
 def _array(x: Any) -> np.ndarray:
