@@ -8,11 +8,11 @@ from pathlib import Path
 import jax
 
 from tests import zoo
-from tests.zoo import posteriordb, references, runner
+from tests.zoo import compare, posteriordb, references, runner
 
 
-def main() -> None:
-    """Parse and do."""
+def main() -> int:
+    """Parse and do. The exit code is 1 if a verdict misled: a failure kept silent, or a good run called wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.zoo", description=zoo.__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="print name, dimension, rows and note of every case")
@@ -31,11 +31,12 @@ def main() -> None:
         print(f"Note: {posteriordb.MISSING}.", file=sys.stderr)
     if given.command == "list":
         show()
-        return
+        return 0
     names = runner.choose(given.names)
     precisions = ["float32", "float64"] if given.precision == "both" else [given.precision]
     runs = runner.run(names, given.seeds, precisions, given.out, given.options, given.limit, given.resume)
     print(runner.totals(runs))
+    return int(any(r["kind"] in (compare.SILENT, compare.SLANDERED) for r in runs))
 
 
 def show() -> None:
@@ -49,4 +50,4 @@ def show() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

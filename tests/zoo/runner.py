@@ -17,6 +17,7 @@ from tests import zoo
 from tests.zoo import compare, references
 
 Job = tuple[str, int]
+WORKER = [sys.executable, "-m", "tests.zoo.worker"]
 
 
 def run(
@@ -39,7 +40,7 @@ def work(precision: str, jobs: list[Job], options: dict, limit: float) -> Iterat
     """The answers of worker processes; a new worker goes on where one died or took too long."""
     while jobs:
         name, seed = jobs[0]
-        process, answers = start(precision, jobs, options)
+        process, answers, listener = start(precision, jobs, options)
         try:
             while jobs:
                 name, seed = jobs[0]
@@ -56,15 +57,16 @@ def work(precision: str, jobs: list[Job], options: dict, limit: float) -> Iterat
         finally:
             process.kill()
             process.wait()
+            listener.join()
         jobs = jobs[1:]
 
 
-def start(precision: str, jobs: list[Job], options: dict) -> tuple[subprocess.Popen, "queue.Queue[dict | None]"]:
-    """A worker on these jobs, and the queue of its answers, which ends with None."""
+def start(
+    precision: str, jobs: list[Job], options: dict
+) -> tuple[subprocess.Popen, "queue.Queue[dict | None]", threading.Thread]:
+    """A worker on these jobs, the queue of its answers, which ends with None, and the thread that fills it."""
     root = Path(__file__).parents[2]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.zoo.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root
-    )
+    process = subprocess.Popen(WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root)
     assert process.stdin
     assert process.stdout
     process.stdin.write(json.dumps({"precision": precision, "jobs": jobs, "options": options}))
@@ -72,12 +74,14 @@ def start(precision: str, jobs: list[Job], options: dict) -> tuple[subprocess.Po
     answers: queue.Queue[dict | None] = queue.Queue()
 
     def listen(lines: Any) -> None:
-        for text in lines:
-            answers.put(json.loads(text))
+        with lines:
+            for text in lines:
+                answers.put(json.loads(text))
         answers.put(None)
 
-    threading.Thread(target=listen, args=(process.stdout,), daemon=True).start()
-    return process, answers
+    listener = threading.Thread(target=listen, args=(process.stdout,), daemon=True)
+    listener.start()
+    return process, answers, listener
 
 
 def failure(name: str, seed: int, reason: str) -> dict[str, Any]:
