@@ -36,6 +36,7 @@ class Case:
         measure: whether draws are compared by means and sds, or, where these do not exist or converge too slowly, by
             medians and the distances between quantiles.
         hard: True where we ask of a run only an honest verdict, because no method we know gets it right by itself.
+        slow: True where a short run of NUTS would take hours, so that we do not know whether it is right.
         nuts: options of the long NUTS run that is the reference, other than its defaults.
         name, note, family: the function's name, the first line of its docstring and its module.
     """
@@ -47,6 +48,7 @@ class Case:
     quantities: Callable[[Any], Mapping[str, Any]] | None = None
     measure: Literal["moments", "quantiles"] = "moments"
     hard: bool = False
+    slow: bool = False
     nuts: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
     note: str = ""

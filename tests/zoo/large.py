@@ -69,7 +69,7 @@ def linear_rows() -> zoo.Case:
     rng = np.random.default_rng(113)
     x = correlated(rng, 200_000, 20, 1e4)
     y = x @ rng.normal(size=20) + rng.normal(size=200_000)
-    return zoo.Case(linear_posterior(x, y, 1.0, 10.0), jnp.zeros(20), lambda: conjugate(x, y, 1.0, 10.0))
+    return zoo.Case(linear_posterior(x, y, 1.0, 10.0), jnp.zeros(20), lambda: conjugate(x, y, 1.0, 10.0), slow=True)
 
 
 @zoo.model
@@ -94,7 +94,7 @@ def poisson_rows() -> zoo.Case:
         return poisson_log(y, x @ theta)
 
     posterior = hamcmc.Posterior(lambda theta: normal(theta, 0.0, 1e3), log_likelihood, (x, y))
-    return zoo.Case(posterior, jnp.zeros(4), nuts=MANY)
+    return zoo.Case(posterior, jnp.zeros(4), slow=True, nuts=MANY)
 
 
 @zoo.model
@@ -102,7 +102,7 @@ def onehot_rows() -> zoo.Case:
     """Logistic regression with 30 000 rows on 80 one-hot columns of 8 attributes; some levels are rare."""
     rng = np.random.default_rng(116)
     x, y = onehot_data(rng, 30_000, 8, 10)
-    return zoo.Case(hamcmc.Posterior(normal, logistic_likelihood, (x, y)), jnp.zeros(80), nuts=MANY)
+    return zoo.Case(hamcmc.Posterior(normal, logistic_likelihood, (x, y)), jnp.zeros(80), slow=True, nuts=MANY)
 
 
 @zoo.model

@@ -135,6 +135,8 @@ def totals(runs: list[dict[str, Any]]) -> str:
         good = sum(bool(r.get("right")) for r in mine)
         text = ", ".join(f"{n} {k}" for k, n in counts.items() if n)
         lines.append(f"{precision}: {good} of {len(mine)} runs right ({good / max(len(mine), 1):.0%}): {text}")
+        asked = [bool(r.get("right")) for r in mine if not r.get("hard")]
+        lines.append(f"  without the hard cases, which need only an honest verdict: {sum(asked)} of {len(asked)}")
     for kind in (compare.SILENT, compare.SLANDERED, compare.CRASHED):
         bad = sorted({r["case"] for r in runs if r["kind"] == kind})
         lines += [f"{kind}: {', '.join(bad)}"] if bad else []

@@ -40,7 +40,7 @@ def test_case(name):
             assert np.isfinite(m.mean).all()
             assert (m.sd > 0).all()
     assert reference.mean_error < 0.03
-    assert isinstance(reference.nuts["right"], bool)
+    assert reference.nuts["right"] is None if case.slow else isinstance(reference.nuts["right"], bool)
     assert reference.how["method"] == "exact" or case.exact is None
 
 

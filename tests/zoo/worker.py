@@ -17,16 +17,17 @@ from tests.zoo import compare, references
 
 def attempt(name: str, seed: int, options: dict[str, Any]) -> dict[str, Any]:
     """Sample one case wholly automatically and judge the draws, whatever happens."""
+    case = zoo.case(name)
     begin, cpu = time.perf_counter(), time.process_time()
     try:
-        found = _sampled(zoo.case(name), seed, options)
+        found = _sampled(case, seed, options)
     except RunError as error:  # the run itself says that it failed
         found = {"kind": compare.SAID, "word": type(error).__name__, "reason": str(error)}
     except Exception as error:
         traceback.print_exc()
         found = {"kind": compare.CRASHED, "word": type(error).__name__, "reason": str(error)[:500]}
     spent = {"seconds": time.perf_counter() - begin, "cpu_seconds": time.process_time() - cpu}
-    return {**found, **{k: round(v, 2) for k, v in spent.items()}}
+    return {"hard": case.hard, **found, **{k: round(v, 2) for k, v in spent.items()}}
 
 
 def _sampled(case: zoo.Case, seed: int, options: dict[str, Any]) -> dict[str, Any]:
