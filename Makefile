@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CODE := src tests benchmarks tools examples hatch_build.py $(wildcard docs/*.py)
 
-.PHONY: demo test test-slow test-browser lint release coverage mutation calibration soak bench reproduce docs clean
+.PHONY: demo test test-slow test-browser lint release coverage mutation calibration zoo soak bench reproduce docs clean
 
 demo: .venv/installed
 	$(BIN)/hamcmc demo --out demo
@@ -35,6 +35,9 @@ mutation: .venv/installed-test  # counts how many small faults in the curvature 
 calibration: .venv/installed-test  # simulation-based calibration of every sampler on two models
 	$(BIN)/python -m tests.hardening.sbc
 	$(BIN)/pytest -m slow tests/hardening/test_calibration.py -k power
+
+zoo: .venv/installed-test  # hours: samples every posterior of tests/zoo by one automatic call; ZOO="--names gp --seeds 0 --x32"
+	$(BIN)/python -m tests.zoo run --resume --out zoo.json $(ZOO)
 
 soak: .venv/installed-test  # an hour of all kinds of work, in which memory must not grow
 	$(BIN)/python tools/soak.py --minutes 60
