@@ -1,7 +1,7 @@
 """The minimum of U by Newton steps in a trust region, on the host in double precision.
 
 All lengths are in coordinates in which the Hessian's diagonal is 1, so columns in different units do no harm. A Hessian
-is kept as long as steps with it gain a factor of ten: it is what a step costs.
+is kept as long as steps with it gain enough, because it costs more than many gradients.
 """
 
 from typing import NamedTuple
@@ -10,10 +10,10 @@ import numpy as np
 
 from hamcmc.target.passes import Parts, Passes
 
-GAIN = 10.0  # the decrease of the decrement that a step must bring for its Hessian to be kept
+GAIN = 3.0  # the decrease of the decrement that a step must bring for its Hessian to be kept
 LEAST = 0.02  # nats that U must rise within a standard deviation; that of a normal density rises by 0.5
 REJECTED = 30  # steps refused in succession after which the search ends
-NEAR = 0.1  # in standard deviations; a Hessian from no farther away is taken for that of the position
+SURE = 0.1  # share of the tolerance that the decrement by an old Hessian must reach before a new one is computed
 EDGE = 1e-3  # in standard deviations; a parameter so near to the edge of its mirrored support is on it
 NOISE = 1e-6  # share of |U| below which its changes may be rounding errors of a model that works in single precision
 
@@ -136,14 +136,15 @@ class Outcome(NamedTuple):
         x: the position.
         value: U there.
         grad: ∇ of the log-density there, in two parts.
-        hessian: ∇² of the log-density in two parts, at this position or near it.
+        hessian: ∇² of the log-density in two parts, exactly there if the search was to be verified and converged.
         model: the quadratic model there, of the coordinates in `free`.
         free: which coordinates are not held at the edge of a mirrored support.
         decrement: in nats.
         steps: how many were taken.
         ended: "converged", "steps" (none are left), "refused" (no step decreases U), "rounded" (the next position is
             this one to the digits of the session), "flat" (some direction has no curvature), "endless" (a standard
-            deviation away along the last slope U is no higher) or "infinite" (the density, or its curvature, is).
+            deviation away along the last slope U is no higher), "curved" (the curvature is not finite) or "infinite"
+            (the density is).
         fall: by how many nats U fell in the last step that was taken.
         along: the coordinate that moved most in it, in its standard deviations.
     """
@@ -184,12 +185,13 @@ def descend(
     ended, rejected = "steps", 0
     while search.steps < limit:
         decrement = search.model.decrement(search.slope)
-        if search.model.positive and decrement < tolerance:
+        sure = tolerance if not (search.stale and verify) else SURE * tolerance
+        if search.model.positive and decrement < sure:
             if not (search.stale and verify):
                 ended = "converged" if not verify or search.rises() else "endless"
                 break
             if not search.renew():
-                ended = "infinite"
+                ended = "curved"
                 break
             continue
         if not search.stale and not search.model.positive and search.flat and decrement < tolerance:
@@ -197,7 +199,7 @@ def descend(
             break
         verdict = search.attempt()
         rejected = rejected + 1 if verdict == "refused" else 0
-        if verdict in ("infinite", "rounded") or rejected > REJECTED:
+        if verdict in ("infinite", "curved", "rounded") or rejected > REJECTED:
             ended = verdict
             break
     return search.outcome(ended)
@@ -212,16 +214,11 @@ class _Search:
         self.value, self.total, self.parts = objective.value_and_grad(x)
         if not np.isfinite(self.value):
             raise ValueError("the log-density or its gradient is not finite at the start: choose another init")
-        self.hessian, self.age = hessian or objective.hessian(x), np.inf if hessian else 0.0
+        self.hessian, self.stale = hessian or objective.hessian(x), hessian is not None
         if not np.isfinite(self.hessian.total).all():
             raise ValueError("the log-density has no finite second derivatives at the start: choose another init")
         self.free = self._free()
         self.model = self._model()
-
-    @property
-    def stale(self) -> bool:
-        """Whether the Hessian is of a place too far away, in standard deviations, or of other data."""
-        return self.age > NEAR
 
     @property
     def slope(self) -> np.ndarray:
@@ -238,7 +235,7 @@ class _Search:
         found = self.objective.hessian(self.x)
         if not np.isfinite(found.total).all():
             return False
-        self.hessian, self.age = found, 0.0
+        self.hessian, self.stale = found, False
         self.free = self._free()
         self.model = self._model()
         return True
@@ -252,7 +249,7 @@ class _Search:
         return model_of(-self.hessian.total, self.objective.passes.precision, None if self.free.all() else self.free)
 
     def attempt(self) -> str:
-        """Try one step: "taken", "refused", "rounded" or "infinite"."""
+        """Try one step: "taken", "refused", "rounded", "curved" or "infinite"."""
         step, length, predicted = self.model.step(self.slope, self.radius)
         x = self.objective.moved(self.x, step)
         if (x == self.x).all():
@@ -268,14 +265,13 @@ class _Search:
             if not self.stale:
                 self.radius = length * self.shorter(step, value)
             elif not self.renew():
-                return "infinite"
+                return "curved"
             return "refused"
         self.along, self.fall, self.steps = self.longest(step), fall, self.steps + 1
-        self.x, self.value, self.total, self.parts = x, value, grad, parts
-        self.age += np.sqrt(2 * before)
+        self.x, self.value, self.total, self.parts, self.stale = x, value, grad, parts, True
         self.radius = self.wider(fall / predicted, length)
         keep = self.model.positive and after < before / GAIN and (self._free() == self.free).all()
-        return "taken" if keep or self.renew() else "infinite"
+        return "taken" if keep or self.renew() else "curved"
 
     def rises(self) -> bool:
         """Whether U is higher a standard deviation away in the direction of descent, as it is beyond a minimum.
