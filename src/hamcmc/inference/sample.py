@@ -1,6 +1,7 @@
 """Sampling in one call, and continuing a run from its directory."""
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import jax
 from hamcmc import _check, samplers
 from hamcmc._types import Facts, PyTree, Record
 from hamcmc.diagnostics.result import Result
+from hamcmc.diagnostics.verdict import check
 from hamcmc.inference import schedules
 from hamcmc.inference.auto import Prepared, assemble
 from hamcmc.inference.auto import prepare as automatic
@@ -39,6 +41,7 @@ from hamcmc.store.errors import Interrupted, NonFinite, RunError
 from hamcmc.store.files import guard_disk, reading, remove_partial_writes, require
 from hamcmc.store.recorder import Recorder
 from hamcmc.store.settings import read_settings
+from hamcmc.target.passes import plain
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.protocol import Target
 
@@ -257,6 +260,13 @@ def run(
         except Interrupted as stop:
             stop.result = program.result(recorder, status="interrupted")
             raise
+        if "plan" in job.settings:
+            began = time.perf_counter()
+            verdict = check(program.result(recorder), plain(job.posterior))
+            costs = program.costs | {"verdict": time.perf_counter() - began}
+            meta = recorder.meta | {"verdict": verdict.to_json(), "costs": costs}
+            recorder.save(meta, program.pack(False))
+            recorder.log("verdict", word=verdict.word, reason=verdict.reason)
     return program.result(recorder)
 
 

@@ -158,7 +158,7 @@ def ensemble_hmc(
         care = careful(state.step, state.pace.rough)
         share = van_der_corput(state.step + 1, x.dtype)
         most = jnp.where(state.step < warmup // 8, MOST_AT_FIRST, MOST_STEPS)
-        steps = jnp.where(moving, jnp.clip(jnp.ceil(share * path / h), 1, most), 1).astype(jnp.int32)
+        steps = jnp.where(moving, jnp.clip(jnp.ceil(share * path / (h * care)), 1, most), 1).astype(jnp.int32)
         key_momentum, key_accept = jax.random.split(key)
         p = jax.random.normal(key_momentum, x.shape, x.dtype)
         start = (x, p, state.log_density, state.grad)
