@@ -279,7 +279,12 @@ def test_a_broken_factor_is_noticed(x64):
 @pytest.mark.parametrize(
     ("file", "old", "new", "make"),
     [
-        ("target/importance.py", "(1 / (plain.size * self.probabilities))", "(plain.size * self.probabilities)", by_importance),
+        (
+            "target/importance.py",
+            "(1 / (plain.size * self.probabilities))",
+            "(plain.size * self.probabilities)",
+            by_importance,
+        ),
         ("target/estimators.py", "(here - there - bent + common)", "(here - there + bent + common)", second_order),
         ("target/estimators.py", "(here - there - bent + common)", "(here - bent + common)", second_order),
         ("target/estimators.py", "unravel(self.mean_hessian @ flat))", "unravel(flat))", second_order),
