@@ -28,6 +28,7 @@ from hamcmc.samplers.svrg import svrg
 from hamcmc.store.errors import DamagedRun, Diverged, Interrupted, NonFinite, RunError
 from hamcmc.target.estimators import control_variate
 from hamcmc.target.mode import Laplace, find_mode, laplace
+from hamcmc.target.noise import Noise, gradient_noise
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.support import Support, bounded, positive, real
 
@@ -49,6 +50,7 @@ __all__ = [
     "Interrupted",
     "Laplace",
     "MatrixFactorization",
+    "Noise",
     "NonFinite",
     "Polynomial",
     "Posterior",
@@ -71,6 +73,7 @@ __all__ = [
     "evidence",
     "factorize",
     "find_mode",
+    "gradient_noise",
     "hamcmc",
     "laplace",
     "naive",

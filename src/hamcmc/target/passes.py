@@ -187,23 +187,23 @@ class Passes:
         basis = jnp.eye(blocks * self._block, self.dimension, dtype=x.dtype).reshape(blocks, self._block, -1)
 
         def square(f: Callable) -> Array:
-            product = hessian_product(jax.grad(f), x)
+            product = linearized(jax.grad(f), x)[1]
             return lax.map(jax.vmap(product), basis).reshape(-1, self.dimension)[: self.dimension]
 
         return (Parts(*map(square, self._densities(*chunk))),)
 
     def _along(self, x: Array, data: PyTree, indices: Any, weights: Any, vectors: Array) -> tuple[Parts]:
         densities = self._densities(data, indices, weights)
-        return (Parts(*(jax.vmap(hessian_product(jax.grad(f), x))(vectors) for f in densities)),)
+        return (Parts(*(jax.vmap(linearized(jax.grad(f), x)[1])(vectors) for f in densities)),)
 
 
-def hessian_product(grad: Callable[[PyTree], PyTree], x: PyTree) -> Callable[[PyTree], PyTree]:
-    """``v -> H v``, where H is the derivative of the gradient at x."""
+def linearized(grad: Callable[[PyTree], PyTree], x: PyTree) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
+    """A gradient at x, and ``v -> H v`` by its derivative H there."""
     try:
-        return jax.linearize(grad, x)[1]
+        return jax.linearize(grad, x)
     except TypeError:  # a function with a reverse-mode rule of its own; H is symmetric
-        transposed = jax.vjp(grad, x)[1]
-        return lambda v: transposed(v)[0]
+        value, transposed = jax.vjp(grad, x)
+        return value, lambda v: transposed(v)[0]
 
 
 def plain(posterior: Posterior) -> Posterior:

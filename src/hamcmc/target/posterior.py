@@ -17,6 +17,7 @@ from jax.tree_util import keystr, tree_leaves_with_path
 
 from hamcmc._types import Facts, PyTree
 from hamcmc.target import support as _support
+from hamcmc.target.minibatch import draw
 from hamcmc.target.protocol import Target, unbiased
 from hamcmc.target.support import Support
 
@@ -46,6 +47,8 @@ class Posterior(Target):
         streamed: whether the data stay on disk.
         settings: how the gradient is estimated, for the record.
         extra_gradients: gradients on each minibatch in addition to those at the sampler's positions, for cost accounts.
+        extra_products: products with the minibatch's Hessian for each gradient at a position of the sampler. A product
+            costs about as much as a gradient.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Posterior(Target):
         self.streamed = any(isinstance(x, np.memmap) for x in jax.tree.leaves(self.data))
         self.settings: Facts = {"estimator": "minibatch"}
         self.extra_gradients = 0
+        self.extra_products = 0
 
     # --- the density and its gradient, at unconstrained positions ---
 
@@ -97,6 +101,10 @@ class Posterior(Target):
             return self._log_likelihood(self.constrain(x), datum)
 
         return jax.vmap(jax.grad(one), (None, 0))(position, minibatch)
+
+    def minibatch_indices(self, key: Array, iteration: Array, batch_size: int, replace: bool) -> Array:
+        """The rows (n,) of one minibatch, by :func:`hamcmc.target.minibatch.draw`. A view may draw them otherwise."""
+        return draw(key, iteration, self.size, batch_size, replace)
 
     def full_grad(self, position: PyTree, *, batch_size: int = 8192) -> PyTree:
         """The gradient of the log-density on all data, in passes of `batch_size`."""
