@@ -14,7 +14,9 @@ from hamcmc.inference.job import parameters
 from hamcmc.inference.plan import Measured, Plan, decide
 from hamcmc.inference.starts import spread_starts
 from hamcmc.samplers.base import Sampler
+from hamcmc.target.estimators import control_variate
 from hamcmc.target.mode import Laplace, laplace
+from hamcmc.target.noise import gradient_noise
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.whitened import Whitened
 
@@ -81,25 +83,72 @@ def prepare(
             facts = facts._replace(seconds=gradient_seconds(posterior, like, facts.replicas))
         elif plan == "mode":
             found = laplace(posterior, first, seed=seed)
-            facts = facts._replace(mode=found.converged, why=found.reason)
+            square = found.precision.ndim == 2
+            facts = facts._replace(mode=found.converged, why=found.reason, square=square)
         else:
-            raise NotImplementedError(plan)
+            noise = gradient_noise(reduced(posterior, found), found, seed=seed)
+            facts = facts._replace(noise=noise.largest, bend=noise.bend)
     plan = plan._replace(ensembles=ensembles or plan.ensembles, options=plan.options | options)
-    made = spread_starts(posterior, first, plan.ensembles, trial.replicas, seed)
-    arrays = {"centre": made.centre, "root": made.root, "white": made.white}
-    account = {"gradients": made.gradients, "seconds": time.perf_counter() - began}
+    if plan.regime == "minibatches" and found is not None:
+        plan = plan._replace(batch_size=batch_size or plan.batch_size)
+        arrays = around_mode(found, plan, samplers.build(plan.sampler, posterior, **plan.options).replicas, seed)
+        gradients = found.gradients
+    else:
+        made = spread_starts(posterior, first, plan.ensembles, trial.replicas, seed)
+        arrays, gradients = {"centre": made.centre, "root": made.root, "white": made.white}, made.gradients
+    account = {"gradients": gradients, "seconds": time.perf_counter() - began}
     return assemble(posterior, like, plan, arrays, account)
+
+
+def around_mode(found: Laplace, plan: Plan, replicas: int, seed: int) -> dict[str, np.ndarray]:
+    """What a run on minibatches needs of the Laplace approximation: its map, its starts, and the anchor's sums."""
+    white = np.random.default_rng(seed).standard_normal((plan.ensembles, replicas, found.dimension))
+    arrays = {"centre": found.flat, "root": found.root, "white": white, "mean_grad": np.array(found.mean_grad)}
+    return arrays | ({} if found.mean_hessian is None else {"mean_hessian": found.mean_hessian})
+
+
+def reduced(posterior: Posterior, found: Laplace | None) -> Posterior:
+    """The posterior with the estimator that the plan has in mind for minibatches."""
+    if found is None:
+        raise ValueError("control variates need a mode")
+    return control_variate(posterior, found, order=1 if found.mean_hessian is None else 2, importance=True)
 
 
 def assemble(
     posterior: Posterior, like: PyTree, plan: Plan, arrays: dict[str, np.ndarray], account: Record
 ) -> Prepared:
     """Posterior, sampler and starts from what was decided and found."""
-    white = Whitened(posterior, like, arrays["centre"], arrays["root"])
+    estimated = posterior
+    if plan.regime == "minibatches":
+        estimated = reduced(posterior, kept_laplace(posterior, like, arrays))
+    white = Whitened(estimated, like, arrays["centre"], arrays["root"])
     sampler = samplers.build(plan.sampler, white, **plan.options)
     z = arrays["white"]
     starts = jnp.asarray(z.reshape(-1, z.shape[-1]), white.centre.dtype)
     return Prepared(white, sampler, starts, plan, arrays, account)
+
+
+def kept_laplace(posterior: Posterior, like: PyTree, arrays: dict[str, np.ndarray]) -> Laplace:
+    """The Laplace approximation from the arrays of :func:`around_mode`."""
+    flat, unravel = ravel_pytree(like)
+    position = unravel(jnp.asarray(arrays["centre"], flat.dtype))
+    root = arrays["root"]
+    inverse = 1 / root if root.ndim == 1 else np.linalg.inv(root)
+    precision = inverse**2 if root.ndim == 1 else inverse.T @ inverse
+    return Laplace(
+        mode=posterior.constrain(position),
+        position=position,
+        precision=precision,
+        root=root,
+        inverse_root=inverse,
+        converged=True,
+        reason="",
+        decrement=0.0,
+        mean_grad=arrays["mean_grad"],
+        mean_hessian=arrays.get("mean_hessian"),
+        gradients=0.0,
+        seconds=0.0,
+    )
 
 
 def operations(posterior: Posterior, like: PyTree) -> float:

@@ -4,6 +4,7 @@
 of a gradient), so they are measured only where they matter.
 """
 
+import math
 from typing import Any, Literal, NamedTuple
 
 from hamcmc._types import Record
@@ -12,7 +13,11 @@ ENSEMBLES = 2  # independent ones, so that R-hat compares what is independent
 LEAPFROGS = 4  # of a typical transition, for predictions of time
 PATIENCE = 120.0  # seconds of sampling on all data, above which minibatches are considered
 NOISE = 0.01  # share of a variance that the gradient's noise may add
-BATCHES = tuple(2**k for k in range(5, 15))  # the batch sizes that are considered
+SMALLEST_BATCH, LARGEST_BATCH = 32, 2**14
+LARGEST_STEP, DIAGONAL_STEP = 1.0, 0.2  # ε in white coordinates, and in those that only a diagonal scales
+STRAIGHT = 0.1  # ε times the bend
+CROOKED = 0.7  # a bend above this: the Laplace approximation says nothing about the posterior
+SETTLING = 40  # iterations of warm-up, divided by ε
 
 Missing = Literal["seconds", "mode", "noise"]
 
@@ -30,8 +35,10 @@ class Measured(NamedTuple):
         seconds: one gradient on all data for all replicas.
         mode: whether a mode with a positive definite Hessian was found.
         why: the reason that the search for it gave.
-        noise: the largest share of a variance that the noise of the gradient adds at ε = 1, for a batch of one row drawn
-            as the plan draws it, with second-order control variates.
+        noise: λ, the largest eigenvalue of the gradient's covariance for a minibatch of one row, with control variates
+            and rows drawn by importance, in coordinates in which the Hessian is the identity (:class:`~hamcmc.Noise`).
+        bend: how much the posterior differs from its Laplace approximation; 0 for a normal one.
+        square: whether the Hessian is a matrix; otherwise only its diagonal is known.
     """
 
     rows: int
@@ -44,6 +51,8 @@ class Measured(NamedTuple):
     mode: bool | None = None
     why: str = ""
     noise: float | None = None
+    bend: float = 0.0
+    square: bool = True
 
 
 class Plan(NamedTuple):
@@ -97,29 +106,40 @@ def decide(facts: Measured) -> Plan | Missing:
         return on_all_data(f"{what}: all data at every step although {slow}, because {facts.why}")
     if facts.noise is None:
         return "noise"
+    if facts.bend > CROOKED and not facts.streamed:
+        away = f"the posterior is far from normal (its gradient differs by {facts.bend:.1f} from the normal one's)"
+        return on_all_data(f"{what}: all data at every step although {slow}, because {away}")
     return on_minibatches(facts, what, slow)
 
 
 def on_all_data(reason: str) -> Plan:
     """Trajectories with a Metropolis test."""
-    return Plan(
-        "all data", "ensemble_hmc", {}, 0.5, None, ENSEMBLES, None, 1, f"{reason}; ensemble_hmc adapts its step"
-    )
+    reason += "; ensemble_hmc adapts metric, step and path in warm-up"
+    return Plan("all data", "ensemble_hmc", {}, 0.5, None, ENSEMBLES, None, 1, reason)
 
 
 def on_minibatches(facts: Measured, what: str, slow: str) -> Plan:
-    """The ensemble in whitened coordinates, with a batch that is large enough for its noise."""
-    noise = facts.noise or 0.0
-    most = max(32, facts.rows // 4)
-    size = next((n for n in BATCHES if n <= most and noise / n <= NOISE), min(BATCHES[-1], most))
-    share = noise / size
-    step = 1.0 if share <= NOISE else max(0.05, NOISE / share)
+    """The ensemble in coordinates that are white at the mode, with a batch that is large enough for its noise.
+
+    At ε the noise adds ε/(2 − ε) λ/n to a variance (:class:`~hamcmc.Noise`), and a posterior that bends away from its
+    Laplace approximation wants smaller steps.
+    """
+    noise, most = facts.noise or 0.0, max(1, min(LARGEST_BATCH, facts.rows // 2))
+    step = min(LARGEST_STEP if facts.square else DIAGONAL_STEP, STRAIGHT / max(facts.bend, 1e-9))
+    wanted = step / (2 - step) * noise / NOISE
+    size = min(most, max(SMALLEST_BATCH, 2 ** math.ceil(math.log2(max(wanted, 1)))))
+    if wanted > size:  # the batch cannot grow any more, so the step must shrink
+        step = 2 * size * NOISE / (noise + size * NOISE)
+    added = step / (2 - step) * noise / size
+    order = "second" if facts.square else "first"
     reason = (
-        f"{what}: minibatches of {size:,} with second-order control variates in coordinates whitened at the mode, "
-        f"ε {step:.2g}, because {slow} and the gradient's noise adds {share * step:.1%} to a variance at most"
+        f"{what}: minibatches of {size:,} rows with {order}-order control variates around the mode, ε {step:.2g}, "
+        f"because {slow}; the gradient's noise then adds {added:.1%} to a variance at most"
     )
-    options: dict[str, Any] = {"metric": None, "gamma": 1.0}
-    return Plan("minibatches", "ensemble_hamcmc", options, step, size, ENSEMBLES, 100, max(1, round(1 / step)), reason)
+    options: dict[str, Any] = {"metric": None, "gamma": 1.0} if facts.square else {"metric": "diagonal"}
+    warmup = SETTLING * math.ceil(1 / step) if facts.square else None
+    thin = max(2, round(2 / step))  # a replica moves in every second iteration
+    return Plan("minibatches", "ensemble_hamcmc", options, step, size, ENSEMBLES, warmup, thin, reason)
 
 
 def duration(seconds: float) -> str:

@@ -57,9 +57,9 @@ class Passes:
         self._rows = min(posterior.size, max(1, min(MOST_ROWS, CHUNK // widest)))
         self._block = min(self.dimension, max(1, BLOCK // (max(1, self._rows) * self.dimension)))
         self._sums, self._second, self._products = map(jax.jit, (self._first, self._hessian, self._along))
-        # JAX converts a NumPy array that a model closes over once, for whoever comes first, and keeps the outcome as long
-        # as something refers to it. So the session comes first, and what it got is held: otherwise the session would
-        # later meet numbers in double precision. A model with such arrays then fails to be traced in double precision.
+        # JAX converts a NumPy array that a model closes over only once, and keeps the outcome as long as something
+        # refers to it. So the session comes first, and what it got is held: otherwise the session would later meet
+        # numbers in double precision. A model with such arrays then fails to be traced in double precision.
         self.double = False
         self._prepare(position)
         self._session = jax.make_jaxpr(self._first)(self._device(np.asarray(flat)), *next(self._chunks(None)))

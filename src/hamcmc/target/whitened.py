@@ -59,6 +59,18 @@ class Whitened(Posterior):
         """Sᵀ ∇ log p(x_i|θ) for each datum."""
         return jax.vmap(self._back)(self.plain.per_datum_grads(self.position(position), minibatch))
 
+    def minibatch_indices(self, key: Array, iteration: Array, batch_size: int, replace: bool) -> Array:
+        """The rows of a minibatch, drawn as the plain posterior draws them."""
+        return self.plain.minibatch_indices(key, iteration, batch_size, replace)
+
+    def full_grad(self, position: Array, *, batch_size: int = 8192) -> Array:
+        """Sᵀ times the gradient on all data."""
+        return self._back(self.plain.full_grad(self.position(position), batch_size=batch_size))
+
+    def full_log_density(self, position: Array, *, batch_size: int = 8192) -> Array:
+        """The log-density on all data."""
+        return self.plain.full_log_density(self.position(position), batch_size=batch_size)
+
     def constrain(self, position: Array) -> PyTree:
         """The parameters at z."""
         return self.plain.constrain(self.position(position))
