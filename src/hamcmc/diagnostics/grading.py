@@ -21,14 +21,15 @@ GOOD, USABLE, NOT_CONVERGED, WRONG = range(4)
 R_HAT = {GOOD: 1.01, USABLE: 1.05}
 ESS = {GOOD: 400, USABLE: 100}
 MATERIAL = 0.1  # an error of a mean in standard deviations, or a relative error of a standard deviation
-MATERIAL_TAIL = 0.25  # the same in the tails, which fewer draws know
+MATERIAL_TAIL = 0.15  # the same in the tails, which fewer draws know
 OVERWHELMING = 1.0  # an error beyond which a run is wrong even if it also has too few effective draws
 ALARM = 1e-3  # probability that chance alone makes any of the statistics significant
 CAUTION = 1.5  # standard errors from few clusters and skewed terms are too small: measured on exact draws
 RESOLVED = 0.05  # standard errors above this cannot exclude an error that matters
 STEADY = 0.5  # share of an error that must not come from two clusters of draws
-FEWEST_EFFECTIVE = 10.0  # effective draws per half-chain that the allowance for the noise of R-hat assumes at least
+FEWEST_EFFECTIVE = {True: 3.0, False: 10.0}  # per half-chain, for the noise of R-hat; fewer if ensembles agree as well
 DIGITS = {GOOD: 100.0, USABLE: 10.0}
+IMPOSSIBLE = 3.0  # a tail index that no posterior has: that of a Cauchy distribution is 1
 LOST_NATS = 0.1
 LOW_ACCEPTANCE = 0.1
 
@@ -107,15 +108,16 @@ def stein_grades(m: Measured, statistic: Statistic, material: float) -> np.ndarr
     """The grade of each confronted parameter for one statistic.
 
     An error is wrong if it is significant with caution, above the material size by two standard errors, not owed to two
-    clusters, and found in a parameter that has mixed; or if it is overwhelming. If it is significant without caution, or
-    not surely material, the run is not converged.
+    clusters, and found in a parameter that has mixed; or if it is overwhelming. If it is significant without caution,
+    or not surely material, the run is not converged. So it is if three standard errors would not matter, but the
+    estimate does.
     """
     limit = critical(m)
     size, t = np.abs(np.nan_to_num(statistic.error)), np.abs(np.nan_to_num(statistic.t))
     se = np.nan_to_num(statistic.se)
     r_hat, ess = m.mixing.r_hat[m.confronted], m.mixing.ess_bulk[m.confronted]
     mixed = (np.nan_to_num(ess) >= ESS[USABLE] / 2) & ~(r_hat > 1.1)
-    doubtful = (size > material) & (t > limit) & (size > se)
+    doubtful = (size > material) & (size > se) & ((t > limit) | (3 * se < material))
     sure = doubtful & (t > CAUTION * limit) & (size - 2 * se > material) & (statistic.steady > STEADY)
     wrong = sure & (mixed | (size > OVERWHELMING))
     grades = np.where(wrong, WRONG, np.where(doubtful, NOT_CONVERGED, GOOD))
@@ -133,7 +135,8 @@ def r_hat_limits(m: Measured, limit: float) -> tuple[np.ndarray, np.ndarray]:
     short chains therefore have a larger R-hat than a few long ones, and that is no fault.
     """
     z = stats.norm.isf(0.01 / max(1, len(m.names)))
-    e = np.maximum(np.nan_to_num(m.mixing.own), FEWEST_EFFECTIVE)
+    nested = 1 < m.ensembles < m.half_chains // 2
+    e = np.maximum(np.nan_to_num(m.mixing.own), FEWEST_EFFECTIVE[nested])
 
     def allowed(count: int, effective: np.ndarray) -> np.ndarray:
         noise = (1 + z * np.sqrt(2 / max(count - 1, 1))) / effective
@@ -206,6 +209,11 @@ def _numbers(m: Measured) -> Iterator[Reason]:
         yield Reason(USABLE, 1.0, f"only {m.acceptance:.1%} of the proposals were accepted")
     if (m.tails > NO_VARIANCE).any():
         j = int(np.nanargmax(m.tails))
+        if m.tails[j] > IMPOSSIBLE:
+            yield Reason(
+                NOT_CONVERGED, 9.0, f"the draws of {m.names[j]} reach impossibly far (tail index {m.tails[j]:.1f})"
+            )
+            return
         what = "mean and standard deviation" if m.tails[j] > 2 * NO_VARIANCE - 0.3 else "standard deviation"
         yield Reason(
             GOOD, 0.0, f"the {what} of {m.names[j]} may not exist (tail index {m.tails[j]:.2f}): use quantiles"

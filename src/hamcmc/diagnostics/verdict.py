@@ -2,7 +2,7 @@
 
 import html
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 import numpy as np
@@ -79,6 +79,9 @@ class Row:
         ]
 
 
+NUMBERS = [f.name for f in fields(Row)][1:]
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Whether to trust a run.
@@ -151,7 +154,10 @@ class Verdict:
     def from_json(cls, stored: Record) -> Self:
         """The inverse of :meth:`to_json`. Raises ValueError if this is no verdict."""
         try:
-            rows = (Row(**{k: np.nan if v is None else v for k, v in row.items()}) for row in stored["worst"])
+            rows = (
+                Row(row["name"], *(np.nan if row[k] is None else float(row[k]) for k in NUMBERS))
+                for row in stored["worst"]
+            )
             found = cls(
                 stored["word"],
                 tuple(map(str, stored["reasons"])),
