@@ -12,6 +12,7 @@ from jax.tree_util import tree_leaves_with_path
 from hamcmc._types import Facts, Record
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import compiled as loop
+from hamcmc.inference import schedules
 from hamcmc.inference.driver import Broken, Draws
 from hamcmc.inference.job import Job
 from hamcmc.inference.progress import Status
@@ -107,7 +108,9 @@ class SamplingProgram:
         if recording:
             self.moments.add(made.moments)
         accepted, pairs = getattr(made.infos, "pairs_accepted", None), self.job.sampler.pairs
-        self.acceptance = float(accepted[: max(done, 1)].mean()) / pairs if accepted is not None and pairs else None
+        self.acceptance = None
+        if accepted is not None and pairs:
+            self.acceptance = float(np.asarray(accepted)[: max(done, 1)].mean()) / pairs
         return self._named(made, origin, done) if done else {}
 
     def _named(self, made: loop.Segment, origin: int, done: int) -> dict[str, np.ndarray]:
@@ -127,8 +130,8 @@ class SamplingProgram:
             for group, tree in trees.items()
             for path, x in tree_leaves_with_path(tree)
         }
-        last = origin + s["thin"] * (1 + jnp.arange(self.slots)) - 1  # the iteration of each draw
-        step_size = np.asarray(jax.vmap(self.job.schedule)(last))[:done, None]
+        last = origin + s["thin"] * (1 + np.arange(self.slots)) - 1  # the iteration of each draw
+        step_size = schedules.values(self.job.schedule, last)[:done, None]
         found["sample_stats/step_size"] = np.broadcast_to(step_size, (done, s["chains"]))
         return found
 
