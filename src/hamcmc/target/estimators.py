@@ -20,7 +20,7 @@ from jax.tree_util import tree_leaves_with_path
 
 from hamcmc import _check
 from hamcmc._types import PyTree
-from hamcmc.target.importance import Importance, probabilities, scores
+from hamcmc.target.importance import Importance, probabilities, require_uniform, scores
 from hamcmc.target.mode import Laplace
 from hamcmc.target.passes import Passes, linearized
 from hamcmc.target.posterior import Posterior, name_of
@@ -42,7 +42,11 @@ class Anchored(NamedTuple):
 
 
 class AnchoredPosterior(View):
-    """A posterior whose minibatches come with an anchor (:class:`Anchored`)."""
+    """A posterior whose minibatches come with an anchor (:class:`Anchored`). Their rows are drawn uniformly."""
+
+    def __init__(self, plain: Posterior):
+        require_uniform(plain, "svrg and evidence")
+        super().__init__(plain)
 
     def log_density(self, position: PyTree, minibatch: Anchored) -> Array:  # type: ignore[override]
         """−Ũ(θ) on the minibatch. The anchor changes gradients alone."""
