@@ -123,8 +123,8 @@ def test_the_step_size_is_found(folder, shell, monkeypatch):
 @pytest.mark.slow
 def test_every_sampler_by_name(folder, shell):
     for name in NAMES:
-        learning = ("--set", "adapt=5") if name.startswith("ensemble") else ()
-        all_data = name == "ensemble_adjusted"  # a Metropolis test takes no minibatches
+        learning = ("--set", "adapt=20") if name.startswith("ensemble") else ()
+        all_data = name in ("ensemble_adjusted", "ensemble_hmc")  # a Metropolis test takes no minibatches
         arguments = [a for a in SAMPLE if not (all_data and a in ("--batch-size", 20))]
         code, text = shell(*arguments, "--sampler", name, "-o", name, "--decay", 0.51, *learning)
         assert code == 0, text

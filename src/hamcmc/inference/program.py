@@ -174,7 +174,7 @@ class SamplingProgram:
         per_step = sampler.gradients_per_step + posterior.extra_gradients + sampler.passes_per_step * batches
         gradients = round(self.iteration * s["ensembles"] * per_step)
         if (leapfrogs := getattr(self.state, "leapfrogs", None)) is not None:  # as many as there were, not as planned
-            gradients = int(np.sum(leapfrogs, dtype=np.int64)) * sampler.replicas
+            gradients = int(np.asarray(leapfrogs).sum(dtype=np.int64)) * sampler.replicas
         return {"iteration": self.iteration, "seconds": self.seconds, "gradients": gradients, "costs": self.costs}
 
     def facts(self) -> Record:
