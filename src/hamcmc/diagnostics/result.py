@@ -57,16 +57,6 @@ class Result(StoredRun):
         """Weighted means, sds and quantiles, ESS and R-hat: see :func:`hamcmc.diagnostics.summary`."""
         return summary(self)
 
-    def check(self, posterior: Posterior | None = None) -> Verdict:
-        """The verdict on the run: see :func:`hamcmc.diagnostics.verdict.check`.
-
-        Args:
-            posterior: its posterior, to confront the draws with gradients. Without it the verdict that was stored with
-                the run is returned, or one that knows no gradients.
-        """
-        stored = stored_verdict(self)
-        return stored if posterior is None and stored is not None else check(self, posterior)
-
     def to_arviz(self) -> "InferenceData":
         """An ArviZ InferenceData with the groups ``posterior`` and ``sample_stats``.
 

@@ -20,7 +20,7 @@ from hamcmc.target.noise import gradient_noise
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.whitened import Whitened
 
-QUICK = 1e10  # operations of a whole transition's gradients below which all data are affordable without a measurement
+QUICK = 2e7  # operations of one gradient of all replicas, below which all data are affordable without a measurement
 
 
 class Prepared(NamedTuple):

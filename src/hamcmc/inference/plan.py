@@ -11,12 +11,13 @@ from hamcmc._types import Record
 
 ENSEMBLES = 2  # independent ones, so that R-hat compares what is independent
 LEAPFROGS = 4  # of a typical transition, for predictions of time
-PATIENCE = 120.0  # seconds of sampling on all data, above which minibatches are considered
+PATIENCE = 20.0  # seconds of sampling on all data, above which minibatches are considered
+LONG = 600.0  # seconds above which minibatches are used also where the posterior is only roughly normal
 NOISE = 0.01  # share of a variance that the gradient's noise may add
 SMALLEST_BATCH, LARGEST_BATCH = 32, 2**14
 LARGEST_STEP, DIAGONAL_STEP = 1.0, 0.2  # ε in white coordinates, and in those that only a diagonal scales
 STRAIGHT = 0.1  # ε times the bend
-CROOKED = 0.7  # a bend above this: the Laplace approximation says nothing about the posterior
+BENT, CROOKED = 0.3, 0.7  # bends above which minibatches are not worth their bias; the second where time is long
 SETTLING = 40  # iterations of warm-up, divided by ε
 
 Missing = Literal["seconds", "mode", "noise"]
@@ -86,15 +87,14 @@ def decide(facts: Measured) -> Plan | Missing:
     what = f"{facts.rows:,} rows, {facts.dimension:,} parameters" if facts.rows else f"{facts.dimension:,} parameters"
     if not facts.rows or (facts.quick and not facts.streamed):
         return on_all_data(f"{what}: all data at every step, because they are few enough" if facts.rows else what)
+    predicted = math.inf
     if not facts.streamed:
         if facts.seconds is None:
             return "seconds"
         predicted = facts.seconds * LEAPFROGS * facts.iterations
         if predicted <= PATIENCE:
             return on_all_data(f"{what}: all data at every step, because that takes about {duration(predicted)}")
-        slow = f"all data at every step would take {duration(predicted)}"
-    else:
-        slow = "the data are streamed"
+    slow = "the data are streamed" if facts.streamed else f"all data at every step would take {duration(predicted)}"
     if facts.mode is None:
         return "mode"
     if not facts.mode:
@@ -106,7 +106,7 @@ def decide(facts: Measured) -> Plan | Missing:
         return on_all_data(f"{what}: all data at every step although {slow}, because {facts.why}")
     if facts.noise is None:
         return "noise"
-    if facts.bend > CROOKED and not facts.streamed:
+    if facts.bend > (BENT if predicted <= LONG else CROOKED) and not facts.streamed:
         away = f"the posterior is far from normal (its gradient differs by {facts.bend:.1f} from the normal one's)"
         return on_all_data(f"{what}: all data at every step although {slow}, because {away}")
     return on_minibatches(facts, what, slow)

@@ -20,6 +20,7 @@ from hamcmc.inference.stream import Batches
 from hamcmc.store import checkpoint, moments
 from hamcmc.store.moments import RunningMoments
 from hamcmc.store.recorder import Recorder
+from hamcmc.target.passes import plain
 from hamcmc.target.posterior import name_of
 
 
@@ -206,4 +207,4 @@ class SamplingProgram:
         if recorder.draws is None:
             raise ValueError("the recorder keeps no draws")
         summary = moments.summary(self.moments.pack())
-        return Result(recorder.draws.root, self.job.settings, recorder.meta | more, summary)
+        return Result(recorder.draws.root, self.job.settings, recorder.meta | more, summary, plain(self.job.posterior))

@@ -11,7 +11,6 @@ import jax
 from hamcmc import _check, samplers
 from hamcmc._types import Facts, PyTree, Record
 from hamcmc.diagnostics.result import Result
-from hamcmc.diagnostics.verdict import check
 from hamcmc.inference import schedules
 from hamcmc.inference.auto import Prepared, assemble
 from hamcmc.inference.auto import prepare as automatic
@@ -41,7 +40,6 @@ from hamcmc.store.errors import Interrupted, NonFinite, RunError
 from hamcmc.store.files import guard_disk, reading, remove_partial_writes, require
 from hamcmc.store.recorder import Recorder
 from hamcmc.store.settings import read_settings
-from hamcmc.target.passes import plain
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.protocol import Target
 
@@ -262,7 +260,7 @@ def run(
             raise
         if "plan" in job.settings:
             began = time.perf_counter()
-            verdict = check(program.result(recorder), plain(job.posterior))
+            verdict = program.result(recorder).check()
             costs = program.costs | {"verdict": time.perf_counter() - began}
             meta = recorder.meta | {"verdict": verdict.to_json(), "costs": costs}
             recorder.save(meta, program.pack(False))
