@@ -85,7 +85,7 @@ def prepare(
             found = laplace(posterior, first, seed=seed)
             square = found.precision.ndim == 2
             facts = facts._replace(mode=found.converged, why=found.reason, square=square)
-        else:
+        elif found is not None:
             noise = gradient_noise(reduced(posterior, found), found, seed=seed)
             facts = facts._replace(noise=noise.largest, bend=noise.bend)
     plan = plan._replace(ensembles=ensembles or plan.ensembles, options=plan.options | options)
@@ -107,10 +107,8 @@ def around_mode(found: Laplace, plan: Plan, replicas: int, seed: int) -> dict[st
     return arrays | ({} if found.mean_hessian is None else {"mean_hessian": found.mean_hessian})
 
 
-def reduced(posterior: Posterior, found: Laplace | None) -> Posterior:
+def reduced(posterior: Posterior, found: Laplace) -> Posterior:
     """The posterior with the estimator that the plan has in mind for minibatches."""
-    if found is None:
-        raise ValueError("control variates need a mode")
     return control_variate(posterior, found, order=1 if found.mean_hessian is None else 2, importance=True)
 
 
