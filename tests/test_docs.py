@@ -23,6 +23,7 @@ FIGURES = (ROOT / "docs" / "figures.py").read_text()  # the script that makes do
 # Modules that users do not import; every other module has a place in the reference.
 INTERNAL = (
     *("_*", "*._*", "cli*", "paper*", "store.*", "target.landscape"),
+    *("target.lbfgs", "target.newton", "target.passes", "target.search", "target.view"),
     *("samplers.ensemble*", "samplers.registry"),
     *("inference.candidates", "inference.compilation", "inference.compiled", "inference.job", "inference.program"),
     *("inference.scoring", "inference.stream", "inference.tempering", "inference.trials"),
