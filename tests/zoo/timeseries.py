@@ -194,7 +194,7 @@ def random_walk_counts() -> zoo.Case:
 
     init = {"f": jnp.zeros(80), "step": jnp.ones(())}
     posterior = hamcmc.Posterior(log_density, support={"step": positive})
-    return zoo.Case(posterior, init, nuts={"target_accept_prob": 0.95, "thin": 2})
+    return zoo.Case(posterior, init, nuts={"target_accept_prob": 0.95, "thin": 6})
 
 
 @zoo.model
