@@ -130,7 +130,7 @@ def descend(objective: Objective, x: np.ndarray) -> Place:
         model = model_of(hessian, objective.passes.precision)
         place = Place(x, root_of(model), -value + log_volume(model), step)
         best = max(best, place, key=lambda p: p.mass)
-        if 2 * model.decrement(grad) <= BULK * x.size or place.mass < best.mass - LOST:
+        if decrement(model, grad) <= BULK * x.size or place.mass < best.mass - LOST:
             break
         moved = improved(objective, x, value, grad, model, damping)
         if moved is None:
@@ -145,7 +145,7 @@ def improved(
     """A damped Newton step that lowers U, with U and its gradient there and the next damping; None if there is none."""
     slope = model.vectors.T @ (grad / model.scale)
     for _ in range(40):
-        step = -(model.vectors @ (slope / (model.lifted + damping))) / model.scale
+        step = -(model.vectors @ (slope / (floored(model, 1e-8) + damping))) / model.scale
         there = objective.passes.rounded(x + step)
         new, new_grad, _ = objective.value_and_grad(there)
         if np.isfinite(new) and new < value:
@@ -164,9 +164,15 @@ def log_volume(model: Model) -> float:
     return float(-np.sum(np.log(model.scale)) - 0.5 * np.sum(np.log(floored(model, 1e-2))))
 
 
+def decrement(model: Model, grad: np.ndarray) -> float:
+    """gᵀ|H|⁻¹g."""
+    return float(np.sum((model.vectors.T @ (grad / model.scale)) ** 2 / floored(model, 1e-8)))
+
+
 def floored(model: Model, share: float) -> np.ndarray:
-    """The absolute eigenvalues, none below a share of the largest."""
-    return np.maximum(model.lifted, share * model.lifted.max())
+    """The absolute eigenvalues, none below a share of the largest; ones where the density has no curvature at all."""
+    largest = model.lifted.max()
+    return np.maximum(model.lifted, share * largest) if largest > 0 else np.ones_like(model.lifted)
 
 
 def stacked(starts: Starts) -> jax.Array:
