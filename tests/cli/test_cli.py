@@ -62,6 +62,18 @@ SAMPLE = ("sample", "model.py", "--data", "data.npz", "--sampler", "hamcmc", "--
 SAMPLE += ("--batch-size", 20, "--num-samples", 100, "-q")
 
 
+def test_sample_is_automatic(folder, shell):
+    code, text = shell(
+        "sample", "model.py", "--data", "data.npz", "--num-samples", 60, "--set", "adapt=60", "-o", "auto"
+    )
+    assert code in (0, 3), text
+    assert text.index("plan: ") < text.index("theta[0]")
+    run = hamcmc.Result.open("auto")
+    assert run.settings["plan"]["regime"] == "all data"
+    assert run.check().headline in text
+    assert shell("resume", "auto", "-q")[0] == code  # it is complete
+
+
 def test_sample_summary_report(folder, shell):
     code, text = shell(*SAMPLE, "--set", "memory=2", "--set", "gamma=0.01", "--chains", 2, "--start", "mode")
     assert code == 0, text

@@ -17,7 +17,6 @@ from hamcmc.cli.shell import (
     Seed,
     Settings,
     Thin,
-    Warmup,
     flowing,
     reporting,
     say,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from hamcmc.cli.model_file import Model
     from hamcmc.diagnostics.result import Result
 
+DEFAULT, WARMUP = "ensemble_hamcmc", 1000  # where something is chosen by hand and these are not
 MODE_BATCH = 10_000  # rows per minibatch in the search for a mode, where the data are too large for the memory
 
 
@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
         help=flowing(sample_command.__doc__),
         epilog="""[bold]Examples[/bold]
 
-hamcmc sample model.py --data data.npz --batch-size 500 -o run
+hamcmc sample model.py --data data.npz -o run
 
 hamcmc sample model.py --data data.csv --sampler sgld --step-size 0.01 --decay 0.51 --chains 4
 
@@ -56,9 +56,14 @@ def sample_command(
     data: Annotated[
         Path | None, typer.Option(exists=True, help=".npy, .npz, .csv, .tsv, or a folder of .npy files.")
     ] = None,
-    sampler: Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}.")] = "ensemble_hamcmc",
+    sampler: Annotated[
+        str, typer.Option(help=f"auto plans the whole run from what it measures; or one of {', '.join(NAMES)}.")
+    ] = "auto",
     step_size: Annotated[
-        str, typer.Option(help="ε, the factor of the drift; the noise has variance 2ε. With auto, it is searched for.")
+        str,
+        typer.Option(
+            help="ε, the factor of the drift; the noise has variance 2ε. With auto, it is adapted or searched for."
+        ),
     ] = "auto",
     out: RunOut = Path("run"),
     decay: Annotated[
@@ -68,9 +73,13 @@ def sample_command(
         int | None, typer.Option(help="Let ε fall from step-size to 0 in this many cosine cycles over the run.")
     ] = None,
     num_samples: Annotated[int, typer.Option(help="Stored draws per chain.")] = 1000,
-    warmup: Warmup = 1000,
+    warmup: Annotated[
+        int | None, typer.Option(help="Iterations before the first stored draw; 1000, or what an automatic run needs.")
+    ] = None,
     thin: Thin = 1,
-    batch_size: Annotated[int | None, typer.Option(help="Rows per minibatch; all data by default.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Rows per minibatch; all data by default, or what an automatic run decides.")
+    ] = None,
     replacement: Annotated[bool, typer.Option(help="Draw minibatches with replacement, or by epochs.")] = True,
     chains: Annotated[int | None, typer.Option(help="Independent chains; 1 by default.")] = None,
     ensembles: Annotated[
@@ -97,6 +106,10 @@ def sample_command(
 ) -> None:
     """Draw posterior samples of a model in a Python file.
 
+    Without further options everything is automatic: the run measures the posterior, prints in one line what it will do
+    and why, and ends with a verdict. Options change a part of that. A step size, a start, a control variate or a number
+    of chains leave the choice of all the rest to you.
+
     The file defines [bold]posterior(data)[/bold], which returns a hamcmc.Posterior, and [bold]init[/bold]: parameters
     to start from, or a function of a JAX key that draws them. It may define [bold]fisher[/bold] (for sgrld) and
     [bold]metric[/bold] (for the quasi-Newton samplers). Ctrl-C saves and stops; [bold]hamcmc resume[/bold] continues.
@@ -109,7 +122,7 @@ def sample_command(
 
     with reporting():
         jax.config.update("jax_enable_x64", x64)
-        start = start or ("mode" if control_variate else "init")
+        given_start, start = start, start or ("mode" if control_variate else "init")
         if start not in ("init", "mode"):
             raise ValueError(f"--start must be init or mode, got {start!r}")
         if cycles is not None and (decay is not None or cycles < 1):
@@ -126,33 +139,42 @@ def sample_command(
             "start": start,
             "control_variate": control_variate,
         }
-        loaded = _load(model, data, control_variate)
-        begin, iterations = _start(loaded, start), warmup + num_samples * thin
-        check_free(out, overwrite=overwrite)  # before a search that may take a while
-        if epsilon is None:
-            work = iterations * (chains or ensembles or 1)
-            epsilon, found = _tune(loaded, notes, begin, work, quiet, batch_size=batch_size, seed=seed)
-            notes |= found
         several = {"chains": chains, "ensembles": ensembles}
-        result = sample(
-            loaded.posterior,
-            loaded.sampler(sampler, notes["options"]),
-            begin,
-            step_size=_schedule(epsilon, decay, cycles, iterations),
-            num_samples=num_samples,
-            warmup=warmup,
-            thin=thin,
-            batch_size=batch_size,
-            replace=replacement,
-            seed=seed,
-            out=out,
-            overwrite=overwrite,
-            store_gradients=gradients,
-            checkpoint_seconds=checkpoint_seconds,
-            progress=not quiet and None,
-            notes=notes,
-            **{name: number for name, number in several.items() if number is not None},
-        )
+        how: dict[str, Any] = {
+            "num_samples": num_samples,
+            "thin": thin,
+            "batch_size": batch_size,
+            "replace": replacement,
+            "seed": seed,
+            "out": out,
+            "overwrite": overwrite,
+            "store_gradients": gradients,
+            "checkpoint_seconds": checkpoint_seconds,
+            "progress": not quiet and None,
+        } | {name: number for name, number in several.items() if number is not None}
+        by_hand = epsilon is not None or control_variate or given_start is not None or cycles or chains
+        check_free(out, overwrite=overwrite)  # before a search that may take a while
+        if sampler == "auto" and not by_hand:
+            loaded = _load(model, data, False)
+            result = sample(loaded.posterior, init=loaded.init, warmup=warmup, notes=notes, **how, **notes["options"])
+        else:
+            notes["sampler"] = DEFAULT if sampler == "auto" else sampler
+            warmup = WARMUP if warmup is None else warmup
+            loaded = _load(model, data, control_variate)
+            begin, iterations = _start(loaded, start), warmup + num_samples * thin
+            if epsilon is None:
+                work = iterations * (chains or ensembles or 1)
+                epsilon, found = _tune(loaded, notes, begin, work, quiet, batch_size=batch_size, seed=seed)
+                notes |= found
+            result = sample(
+                loaded.posterior,
+                loaded.sampler(notes["sampler"], notes["options"]),
+                begin,
+                step_size=_schedule(epsilon, decay, cycles, iterations),
+                warmup=warmup,
+                notes=notes,
+                **how,
+            )
         _print_summary(result)
         say(f"The draws are in {out}. To look at them: hamcmc report {out}")
 
@@ -181,11 +203,12 @@ def resume_command(
             raise RunError(f"{run} was not made by 'hamcmc sample': continue it with hamcmc.resume in Python")
         jax.config.update("jax_enable_x64", settings["x64"])
         loaded = _load(*_sources(notes, model, data), notes.get("control_variate", False))
+        automatic = notes["sampler"] == "auto"
         result = resume(
             run,
             loaded.posterior,
-            _start(loaded, notes["start"]),
-            sampler=loaded.sampler(notes["sampler"], notes["options"]),
+            loaded.init if automatic else _start(loaded, notes["start"]),
+            sampler=None if automatic else loaded.sampler(notes["sampler"], notes["options"]),
             checkpoint_seconds=checkpoint_seconds,
             progress=not quiet and None,
         )
