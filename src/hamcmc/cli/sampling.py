@@ -113,6 +113,9 @@ def sample_command(
     The file defines [bold]posterior(data)[/bold], which returns a hamcmc.Posterior, and [bold]init[/bold]: parameters
     to start from, or a function of a JAX key that draws them. It may define [bold]fisher[/bold] (for sgrld) and
     [bold]metric[/bold] (for the quasi-Newton samplers). Ctrl-C saves and stops; [bold]hamcmc resume[/bold] continues.
+
+    The first line is the verdict on the run, and the exit code follows it: 0 for good and usable, 3 for not converged,
+    4 for wrong. (1 is a run that failed, 2 bad input.)
     """
     import jax
 
@@ -175,8 +178,9 @@ def sample_command(
                 notes=notes,
                 **how,
             )
-        _print_summary(result)
+        code = _print_summary(result)
         say(f"The draws are in {out}. To look at them: hamcmc report {out}")
+    raise typer.Exit(code)
 
 
 def resume_command(
@@ -187,7 +191,10 @@ def resume_command(
     processes: Annotated[int, typer.Option(help="For a factorization: the number of processes, which may change.")] = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Continue a run that was stopped or killed. Its draws are those that it would have had without the stop."""
+    """Continue a run that was stopped or killed. Its draws are those that it would have had without the stop.
+
+    The exit code follows the verdict: 0 for good and usable, 3 for not converged, 4 for wrong.
+    """
     import jax
 
     from hamcmc.inference.sample import resume
@@ -212,35 +219,36 @@ def resume_command(
             checkpoint_seconds=checkpoint_seconds,
             progress=not quiet and None,
         )
-        _print_summary(result)
+        code = _print_summary(result)
+    raise typer.Exit(code)
 
 
 def summary(run: Run, limit: Annotated[int, typer.Option(help="The most rows to show.")] = 40) -> None:
-    """Print weighted means, deviations and quantiles, ESS, R-hat and cost of a run, also while it is running."""
+    """Print the verdict on a run, means, deviations and quantiles, ESS, R-hat and cost, also while it is running.
+
+    The exit code follows the verdict: 0 for good and usable, 3 for not converged, 4 for wrong.
+    """
     from hamcmc.diagnostics.result import Result
 
     with reporting():
-        _print_summary(Result.open(run), limit)
+        code = _print_summary(Result.open(run), limit)
+    raise typer.Exit(code)
 
 
-def _print_summary(result: "Result", limit: int = 40) -> None:
+def _print_summary(result: "Result", limit: int = 40) -> int:
+    """Print the verdict, the summary and the cost; returns the exit code."""
     from hamcmc.diagnostics.costs import cost
     from hamcmc.diagnostics.summaries import summary as summarize
 
-    meta = result.meta
-    table = summarize(result, limit=limit)
+    meta, verdict = result.meta, result.check()
+    typer.echo(str(verdict))
     typer.echo(f"{meta['status']}: {result.draws:,} draws per chain with {result.settings['sampler'].get('sampler')}")
-    typer.echo(str(table))
-    spent = cost(result, table)
-    line = f"{spent.gradients:,} minibatch gradients in {spent.seconds:.2f} s"
-    if spent.slowest is not None:
-        line += (
-            f"; per effective sample of {spent.slowest}: {spent.gradients_per_effective_sample:,.0f} gradients, "
-            f"{spent.seconds_per_effective_sample:.2g} s"
-        )
-    typer.echo(line)
+    table = summarize(result, limit=limit, verdict=verdict)
+    typer.echo(str(table).removeprefix(verdict.headline + "\n"))  # it is the first line already
+    typer.echo(str(cost(result, table)))
     if "message" in meta:
         typer.echo(meta["message"])
+    return verdict.exit_code
 
 
 # --- from options to arguments ---

@@ -1,6 +1,7 @@
 """What all commands share: the consoles, exit codes, and the options that several of them take.
 
-Exit codes: 0 for success, 1 for a run that failed, 2 for bad usage or input, 130 and 143 for SIGINT and SIGTERM.
+Exit codes: 0 for success, 1 for a run that failed, 2 for bad usage or input, 3 for a run that has not converged, 4 for
+a run that is wrong, 130 and 143 for SIGINT and SIGTERM.
 """
 
 import contextlib
