@@ -220,6 +220,14 @@ def test_the_anchor_of_a_control_variate():
     assert_allclose(white.T @ white / 4000, np.eye(4), atol=5 * np.sqrt(2 / 4000))
 
 
+def test_vectors_become_positions_with_scalars():
+    posterior = hamcmc.Posterior(lambda p: -(p["a"] ** 2) - jnp.sum(p["b"] ** 2), init={"a": 1.0, "b": np.ones(2)})
+    found = hamcmc.laplace(posterior)
+    one, several = found.unravel(np.arange(3.0)), found.unravel(np.zeros((4, 3)))
+    assert (float(one["a"]), one["b"].tolist()) == (0.0, [1.0, 2.0])
+    assert (several["a"].shape, several["b"].shape) == ((4,), (4, 2))
+
+
 @pytest.mark.parametrize("start", ["pytree", "function"])
 def test_the_posterior_has_a_start_of_its_own(start, data):
     posterior = lg.linear_gaussian(data, 10.0)

@@ -82,7 +82,7 @@ class Laplace(NamedTuple):
         """Flat positions (…, D) as a pytree with leaves (…, shape of the leaf), in the precision of the session."""
         leaves, tree = jax.tree.flatten(self.position)
         pieces = np.split(flat, np.cumsum([x.size for x in leaves])[:-1], axis=-1)
-        shaped = (p.reshape(*flat.shape[:-1], *x.shape) for p, x in zip(pieces, leaves))
+        shaped = (p.reshape((*flat.shape[:-1], *x.shape)) for p, x in zip(pieces, leaves))
         return jax.tree.unflatten(tree, [jnp.asarray(p, x.dtype) for p, x in zip(shaped, leaves)])
 
 
