@@ -88,6 +88,7 @@ def _stein(m: Measured) -> Iterator[Reason]:
             j = int(np.argmax(grades * 1e6 + np.minimum(np.nan_to_num(size), 1e5)))
             name, error, se = np.array(m.names)[m.confronted][j], statistic.error[j], statistic.se[j]
             more = int((grades == grades.max()).sum()) - 1
+            error, se = np.clip(error, -99, 99), min(se, 99)
             text = what.format(name, error, se) + " against the gradients" + (f" ({more:,} more are)" if more else "")
             yield Reason(int(grades.max()), 10 + float(size[j]), text)
     no_sd = m.tails[m.confronted] > NO_VARIANCE  # then nobody asks for its standard deviation
@@ -189,7 +190,7 @@ def _effective(m: Measured) -> Iterator[Reason]:
 def _stuck(m: Measured) -> Iterator[Reason]:
     """Chains that do not take part."""
     for chain, text in m.stuck.items():
-        others = f", and so do {len(m.stuck) - 1} others" if len(m.stuck) > 1 else ""
+        others = f", and {len(m.stuck) - 1} others take no part either" if len(m.stuck) > 1 else ""
         yield Reason(NOT_CONVERGED, 8.0, f"chain {chain} {text}{others}")
         return
 
