@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from hamcmc._types import Facts
 from hamcmc.diagnostics.identities import Statistic
@@ -64,6 +63,8 @@ def _state(settings: Facts, meta: Facts, draws: int) -> Iterator[Reason]:
 
 def critical(m: Measured) -> float:
     """The value of Student's t that chance exceeds in one of all statistics with the probability ALARM."""
+    from scipy import stats  # it takes a while to import
+
     if m.stein is None:
         return np.inf
     count = 3 * len(m.stein.mean.error)
@@ -135,6 +136,8 @@ def r_hat_limits(m: Measured, limit: float) -> tuple[np.ndarray, np.ndarray]:
     a half-chain it is 1/e, even if all is well, with a relative standard deviation of √(2/(k−1)) for k of them. Many
     short chains therefore have a larger R-hat than a few long ones, and that is no fault.
     """
+    from scipy import stats
+
     z = stats.norm.isf(0.01 / max(1, len(m.names)))
     nested = 1 < m.ensembles < m.half_chains // 2
     e = np.maximum(np.nan_to_num(m.mixing.own), FEWEST_EFFECTIVE[nested])
