@@ -149,3 +149,21 @@ def test_starts_differ_and_are_finite():
     assert all(np.isfinite(float(posterior.log_density(jnp.asarray(x, jnp.float32)))) for x in flat)
     with pytest.raises(ValueError, match="another init"):
         spread_starts(hamcmc.Posterior(lambda x: jnp.sum(x) / 0), jnp.zeros(2), 1, 4, seed=0)
+
+
+def test_a_second_mode_far_away_is_seen():
+    """Two normals, 20 standard deviations apart: all starts around 0 lie in the basin of the lesser one."""
+    far = lambda x: jnp.logaddexp(-0.5 * jnp.sum((x + 5) ** 2), 1 - 0.5 * jnp.sum((x - jnp.array([15.0, 5.0])) ** 2))
+    posterior = hamcmc.Posterior(far, init=jnp.zeros(2))
+    made = spread_starts(posterior, jnp.zeros(2), 2, 8, seed=0)
+    flat = made.white.reshape(-1, 2) @ made.root.T + made.centre
+    assert (flat[:, 0] > 10).any()
+    assert (flat[:, 0] < 0).any()
+    result = hamcmc.sample(posterior, **QUICKLY)
+    assert result.check().word in ("not converged", "wrong")
+
+
+def test_a_single_mode_is_not_seen_twice():
+    for log_density in (lambda x: -0.5 * jnp.sum(x**2), lambda x: -2 * jnp.sum(jnp.log1p(x**2 / 3))):
+        made = spread_starts(hamcmc.Posterior(log_density), jnp.zeros(3), 2, 8, seed=0)
+        assert np.abs(made.white @ made.root.T + made.centre).max() < 12

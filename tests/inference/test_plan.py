@@ -28,6 +28,16 @@ def test_facts_are_asked_for_only_where_they_matter():
     assert decide(KNOWN).regime == "minibatches"
 
 
+def test_a_batch_size_asks_for_minibatches():
+    few = Measured(500, 5, False, 1600, 32, True, batch_size=100)
+    assert decide(few) == "mode"
+    plan = decide(few._replace(mode=True, noise=50.0, bend=0.01))
+    assert plan.batch_size == 100
+    assert added(plan, 50.0) <= NOISE * 1.001
+    with pytest.raises(ValueError, match="Leave batch_size out"):
+        decide(few._replace(mode=False, why="the density has no maximum"))
+
+
 def test_without_a_mode_all_data_are_used_and_the_reason_is_said():
     plan = decide(MANY._replace(seconds=2.0, mode=False, why="the density has no maximum"))
     assert plan.regime == "all data"

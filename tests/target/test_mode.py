@@ -202,6 +202,12 @@ def test_parts_of_the_data_come_first(monkeypatch):
     assert 4 + 3 < found.gradients < 4 + 3 + 8
 
 
+def test_one_step_is_enough_for_a_normal_density(model):
+    assert hamcmc.laplace(model, jnp.full(3, 5.0), iterations=1).converged
+    with pytest.warns(UserWarning, match="no mode after 1 Newton steps on all data: U still fell by"):
+        hamcmc.find_mode(regression("poisson", *dollars()), jnp.zeros(4), iterations=1)
+
+
 def test_the_anchor_of_a_control_variate():
     """mean_grad is the mean likelihood gradient at the very position, rounded as it is."""
     posterior = regression("poisson", *dollars())

@@ -19,6 +19,7 @@ TAIL = 1.645  # where the tails begin: 5 % of a Gaussian lie beyond it, on each 
 FOLDS = 4  # parts of the draws: coefficients for one come from the others
 CLUSTERS = 20  # that a standard error needs at least, to be worth its name
 PER_FEATURE = 4  # draws for each coefficient of a regression
+DEPENDENT = 1e-12  # of the largest eigenvalue: features along directions below it are functions of each other
 
 
 class Draws(NamedTuple):
@@ -75,12 +76,14 @@ def directions(here: Draws, slopes: np.ndarray, everywhere: Draws) -> Fields:
         spread = np.average(along**2, axis=0, weights=w) - np.average(along, axis=0, weights=w) ** 2
         return Fields(along, own, np.where(spread > 0, spread, 1.0))
     pairs = _pairs(len(z), z.shape[1])
-    features = np.concatenate([slopes, here.flat[:, pairs[0]] * slopes[:, pairs[1]] + (pairs[0] == pairs[1])], axis=1)
+    same = pairs[0] == pairs[1]
+    moved = np.where(same, here.flat[:, pairs[0]], z[:, pairs[0]])  # x_k g_k is bounded for heavy tails, x_k g_l is not
+    features = np.concatenate([slopes, moved * slopes[:, pairs[1]] + same], axis=1)
     for fold in range(FOLDS):
         inside, others = folds == fold, folds != fold
         coefficients = _regression(z[others], features[others], w[others])
         along[inside] = features[inside] @ coefficients.T
-        own[inside] = _components(coefficients, here.flat[inside], pairs)
+        own[inside] = _components(coefficients, moved[inside], pairs)
     size = np.average(own, axis=0, weights=w)
     size = np.where(size > 1e-6, size, 1.0)
     return Fields(along / size, own / size, 1 / size)
@@ -88,20 +91,16 @@ def directions(here: Draws, slopes: np.ndarray, everywhere: Draws) -> Fields:
 
 def _pairs(n: int, d: int) -> np.ndarray:
     """The pairs (k, l) of the products x_k g_l: all of them, those with k = l, or none, as the draws allow."""
-    if n >= PER_FEATURE * (d + d * d):
+    if n >= 2 * PER_FEATURE * (d + d * d):  # products of different parameters have heavier tails
         return np.indices((d, d)).reshape(2, -1)
     return np.tile(np.arange(d), (2, 1)) if n >= PER_FEATURE * 2 * d else np.zeros((2, 0), int)
 
 
-def _components(coefficients: np.ndarray, z: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+def _components(coefficients: np.ndarray, moved: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     """The component of each field along its own parameter, (n, D)."""
-    d = z.shape[1]
-    linear = np.zeros((d, d))  # the coefficient of x_k in the component of field j along x_j
-    rows, columns = pairs
-    for j in range(d) if pairs.size else ():
-        mine = columns == j
-        linear[j, rows[mine]] = coefficients[j, d:][mine]
-    return np.diag(coefficients[:, :d]) + z @ linear.T
+    d = len(coefficients)
+    mine = pairs[1] == np.arange(d)[:, None]
+    return np.diag(coefficients[:, :d]) + moved @ np.where(mine, coefficients[:, d:], 0.0).T
 
 
 def _covariance(slopes: np.ndarray, z: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -119,25 +118,37 @@ def _regression(z: np.ndarray, features: np.ndarray, w: np.ndarray) -> np.ndarra
     parameters, the noise of its coefficients would enter u, and twice, because a pair of draws enters from either side.
     """
     n, d = z.shape
-    root = np.sqrt(w * len(w) / w.sum())[:, None]
-    left = root * (features - np.average(features, axis=0, weights=w))
-    right = root * (z - np.average(z, axis=0, weights=w))
-    size = np.sqrt((left**2).sum(0))
-    left = left / np.where(size > 0, size, 1.0)
-    found = np.zeros((left.shape[1], d))
-    found[np.arange(d), np.arange(d)] = np.maximum((-left[:, :d] * right).sum(0), 1e-9)
-    rest = ((right + left[:, :d] * np.diag(found[:d])) ** 2).sum(0)
-    for first, last in ((1, d), (d, left.shape[1])):
-        if last <= first:
-            continue
-        larger = np.zeros_like(found)
-        larger[:last] = -np.linalg.lstsq(left[:, :last], right, rcond=1e-7)[0]
-        left_over = ((right + left @ larger) ** 2).sum(0)
-        chance = 2 * (last - first) * left_over / max(n - last - 1, 1)
-        trust = np.clip(1 - chance / np.maximum(rest - left_over, 1e-300), 0, 1)
-        found = trust * larger + (1 - trust) * found
-        rest = ((right + left @ found) ** 2).sum(0)
-    return (found / np.where(size > 0, size, 1.0)[:, None]).T
+    w = w * n / w.sum()
+    left = features - np.average(features, axis=0, weights=w)
+    right = z - np.average(z, axis=0, weights=w)
+    size = np.sqrt((w[:, None] * left**2).sum(0))
+    size = np.where(size > 0, size, 1.0)
+    left = left / size
+    gram, moment = left.T @ (w[:, None] * left), -left.T @ (w[:, None] * right)
+    total = (w[:, None] * right**2).sum(0)
+
+    def unexplained(of: np.ndarray) -> np.ndarray:
+        """The sum of squares that coefficients leave."""
+        return np.maximum(total - 2 * (of * moment).sum(0) + (of * (gram @ of)).sum(0), 0.0)
+
+    found = np.zeros_like(moment)
+    found[np.arange(d), np.arange(d)] = np.maximum(np.diag(moment[:d]), 1e-9)
+    for first, last in ((1, d), (d, len(gram))):
+        if last > first:
+            larger = np.zeros_like(found)
+            larger[:last] = _solve(gram[:last, :last], moment[:last])
+            rest = unexplained(larger)
+            chance = 2 * (last - first) * rest / max(n - last - 1, 1)
+            trust = np.clip(1 - chance / np.maximum(unexplained(found) - rest, 1e-300), 0, 1)
+            found = trust * larger + (1 - trust) * found
+    return (found / size[:, None]).T
+
+
+def _solve(gram: np.ndarray, moment: np.ndarray) -> np.ndarray:
+    """The solution of least norm of the normal equations, for features that may depend on each other."""
+    values, vectors = np.linalg.eigh(gram)
+    kept = values > DEPENDENT * values[-1]
+    return vectors[:, kept] @ ((vectors[:, kept].T @ moment) / values[kept, None])
 
 
 # --- clusters of correlated draws ---

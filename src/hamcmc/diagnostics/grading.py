@@ -21,7 +21,7 @@ GOOD, USABLE, NOT_CONVERGED, WRONG = range(4)
 R_HAT = {GOOD: 1.01, USABLE: 1.05}
 ESS = {GOOD: 400, USABLE: 100}
 MATERIAL = 0.1  # an error of a mean in standard deviations, or a relative error of a standard deviation
-MATERIAL_TAIL = 0.15  # the same in the tails, which fewer draws know
+MATERIAL_TAIL = 0.2  # the same in the tails, which fewer draws know
 OVERWHELMING = 1.0  # an error beyond which a run is wrong even if it also has too few effective draws
 ALARM = 1e-3  # probability that chance alone makes any of the statistics significant
 CAUTION = 1.5  # standard errors from few clusters and skewed terms are too small: measured on exact draws
@@ -109,7 +109,7 @@ def stein_grades(m: Measured, statistic: Statistic, material: float) -> np.ndarr
 
     An error is wrong if it is significant with caution, above the material size by two standard errors, not owed to two
     clusters, and found in a parameter that has mixed; or if it is overwhelming. If it is significant without caution,
-    or not surely material, the run is not converged. So it is if three standard errors would not matter, but the
+    or not surely material, the run is not converged. So it is if four standard errors would not matter, but the
     estimate does.
     """
     limit = critical(m)
@@ -117,7 +117,7 @@ def stein_grades(m: Measured, statistic: Statistic, material: float) -> np.ndarr
     se = np.nan_to_num(statistic.se)
     r_hat, ess = m.mixing.r_hat[m.confronted], m.mixing.ess_bulk[m.confronted]
     mixed = (np.nan_to_num(ess) >= ESS[USABLE] / 2) & ~(r_hat > 1.1)
-    doubtful = (size > material) & (size > se) & ((t > limit) | (3 * se < material))
+    doubtful = (size > material) & (size > se) & ((t > limit) | (4 * se < material))
     sure = doubtful & (t > CAUTION * limit) & (size - 2 * se > material) & (statistic.steady > STEADY)
     wrong = sure & (mixed | (size > OVERWHELMING))
     grades = np.where(wrong, WRONG, np.where(doubtful, NOT_CONVERGED, GOOD))

@@ -138,7 +138,7 @@ class Adjusted:
         sums = cluster_sums(self.labels, self.w, rest - mean)
         fitted = np.einsum("jk,kij->ij", beta, self.everything)
         parts = [_variance(cluster_sums(labels, self.all_w, fitted)) for labels in self.all_labels]
-        se = np.sqrt(_variance(sums) + np.maximum(*parts))
+        se = np.maximum(np.sqrt(_variance(sums) + np.maximum(*parts)), 1e-300)
         share = cluster_sums(self.labels, self.w, rest) * np.sign(mean)
         largest = np.sort(share, axis=0)[-2:].sum(0)
         steady = 1 - largest / np.maximum(np.abs(mean), 1e-300)

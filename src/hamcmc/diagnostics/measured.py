@@ -99,8 +99,10 @@ def _values(result: StoredRun, replicas: int) -> tuple[np.ndarray, int]:
     rows = (np.arange(chains // replicas)[:, None] * replicas + kept).ravel()
     if replicas == 1:
         rows = spread(chains, max(4, most))
-    arrays = [result.read(f"posterior/{n}", 0, result.draws)[rows] for n in result.shapes]
-    joined = [np.asarray(a, np.float64).reshape(len(rows), result.draws, -1) for a in arrays]
+    shape, joined = (len(rows), result.draws), []
+    for n, of_draw in result.shapes.items():
+        array = np.asarray(result.read(f"posterior/{n}", 0, result.draws)[rows], np.float64)
+        joined.append(array.reshape(*shape, int(np.prod(of_draw))))
     return np.concatenate(joined, axis=2), len(kept)
 
 

@@ -99,7 +99,7 @@ def summary(
     total = sum(int(np.prod(s)) for s in shapes.values())
     columns = {c: np.array([r[c] for r in rows]) for c in rows[0]}
     labels = tuple(label(name, shapes[name], i) for name, i in entries)
-    notes = (*_notes(result, columns, total), *_moments(labels, draws))
+    notes = (*_notes(result, columns, total, verdict), *_moments(labels, draws))
     return Summary(labels, entries, columns, total, notes, verdict)
 
 
@@ -108,15 +108,16 @@ def _entries(
 ) -> tuple[tuple[str, int], ...]:
     """The rows of a table: evenly spaced if there are too many, and always those of the worst parameters."""
     sizes = {n: int(np.prod(s)) for n, s in shapes.items()}
-    worst: list[tuple[str, int]] = []
-    if verdict is not None and limit is not None and sum(sizes.values()) > limit:
+    chosen = {name: {int(i) for i in numbers} for name, numbers in choose(sizes, limit).items()}
+    if verdict is not None and sum(map(len, chosen.values())) < sum(sizes.values()):
         named = {row.name for row in verdict.worst}
-        worst = [(n, i) for n, size in sizes.items() for i in range(size) if label(n, shapes[n], i) in named]
-        worst = worst[: max(0, limit - len(sizes))]
-    chosen = choose(sizes, None if limit is None else max(limit - len(worst), 1))
-    found = {(name, int(i)) for name, numbers in chosen.items() for i in numbers} | set(worst)
-    order = list(sizes)
-    return tuple(sorted(found, key=lambda e: (order.index(e[0]), e[1])))
+        for name, kept in chosen.items():
+            worst = {i for i in range(sizes[name]) if label(name, shapes[name], i) in named}
+            for i in sorted(worst - kept):
+                if kept - worst:  # its nearest neighbour makes room
+                    kept.remove(min(kept - worst, key=lambda k, i=i: abs(k - i)))
+                kept.add(i)
+    return tuple((name, i) for name, kept in chosen.items() for i in sorted(kept))
 
 
 def _moments(labels: Sequence[str], draws: Sequence[np.ndarray]) -> Iterator[str]:
@@ -171,11 +172,12 @@ def weighted_quantiles(x: np.ndarray, w: np.ndarray, q: Sequence[float]) -> np.n
     return np.interp(q, (np.cumsum(w) - w / 2) / np.sum(w), x)
 
 
-def _notes(result: StoredRun, columns: Mapping[str, np.ndarray], total: int) -> Iterator[str]:
+def _notes(result: StoredRun, columns: Mapping[str, np.ndarray], total: int, verdict: Verdict | None) -> Iterator[str]:
     """What a reader should know about the numbers of a summary."""
     shown = len(columns["mean"])
     if shown < total:
-        yield f"{shown:,} of {total:,} entries are shown, evenly spaced; {total - shown:,} are left out."
+        which = "evenly spaced" if verdict is None else "evenly spaced, and the worst"
+        yield f"{shown:,} of {total:,} entries are shown, {which}; {total - shown:,} are left out."
     apart = interleaved(result.settings)
     if result.draws < LEAST * apart:
         yield f"ESS and R-hat need {LEAST * apart} draws per chain; there are {result.draws}."

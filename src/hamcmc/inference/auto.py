@@ -10,10 +10,11 @@ from jax.flatten_util import ravel_pytree
 
 from hamcmc import samplers
 from hamcmc._types import PyTree, Record
-from hamcmc.inference.job import parameters
+from hamcmc.inference.job import batch_size_of, parameters
 from hamcmc.inference.plan import Measured, Plan, decide
 from hamcmc.inference.starts import spread_starts
 from hamcmc.samplers.base import Sampler
+from hamcmc.samplers.registry import takes
 from hamcmc.target.estimators import control_variate
 from hamcmc.target.mode import Laplace, laplace
 from hamcmc.target.noise import gradient_noise
@@ -68,7 +69,7 @@ def prepare(
         )
     first = parameters(given, jax.random.key(seed))
     like = posterior.unconstrain(first)
-    trial = samplers.build("ensemble_hmc", posterior, **options)
+    trial = samplers.build("ensemble_hmc", posterior, **{k: v for k, v in options.items() if takes("ensemble_hmc", k)})
     facts = Measured(
         rows=posterior.size,
         dimension=ravel_pytree(like)[0].size,
@@ -76,6 +77,7 @@ def prepare(
         iterations=iterations + trial.warmup,
         replicas=trial.replicas * (ensembles or 2),
         quick=operations(posterior, like) * trial.replicas * (ensembles or 2) < QUICK,
+        batch_size=batch_size_of(batch_size, posterior) if batch_size is not None else None,
     )
     found: Laplace | None = None
     while isinstance(plan := decide(facts), str):
@@ -90,7 +92,6 @@ def prepare(
             facts = facts._replace(noise=noise.largest, bend=noise.bend)
     plan = plan._replace(ensembles=ensembles or plan.ensembles, options=plan.options | options)
     if plan.regime == "minibatches" and found is not None:
-        plan = plan._replace(batch_size=batch_size or plan.batch_size)
         arrays = around_mode(found, plan, samplers.build(plan.sampler, posterior, **plan.options).replicas, seed)
         gradients = found.gradients
     else:

@@ -172,7 +172,8 @@ class SamplingProgram:
         """Iteration, seconds and gradients so far."""
         s, sampler, posterior = self.job.settings, self.job.sampler, self.job.posterior
         batches = posterior.size / s["batch_size"] if s["batch_size"] else 1  # that a pass over all data is worth
-        per_step = sampler.gradients_per_step + posterior.extra_gradients + sampler.passes_per_step * batches
+        own = sampler.gradients_per_step * (1 + posterior.extra_products)  # a product costs about a gradient
+        per_step = own + posterior.extra_gradients + sampler.passes_per_step * batches
         gradients = round(self.iteration * s["ensembles"] * per_step)
         if (leapfrogs := getattr(self.state, "leapfrogs", None)) is not None:  # as many as there were, not as planned
             gradients = int(np.asarray(leapfrogs).sum(dtype=np.int64)) * sampler.replicas

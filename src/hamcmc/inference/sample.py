@@ -295,10 +295,10 @@ def planned_before(
 
 
 def say_plan(plan: Plan, progress: bool | Progress | None) -> None:
-    """Print the plan's reason where a progress bar would be shown, and hand it to a function that asks for progress."""
+    """Print the plan's reason, unless nothing is to be shown; a function that asks for progress gets it instead."""
     if callable(progress):
         progress(Status(0.0, phase="plan", note=plan.reason))
-    elif progress or (progress is None and sys.stderr.isatty()):
+    elif progress is not False:
         print(f"plan: {plan.reason}", file=sys.stderr)
 
 

@@ -215,6 +215,10 @@ def _view(posterior: Posterior, mode: PyTree | Laplace, order: int, batch_size: 
     anchor = Anchor(position, mean_grad)
     if order == 1:
         return ControlVariate(posterior, anchor)
+    if isinstance(mode, Laplace) and mode.precision.ndim == 1:
+        raise ValueError(
+            f"order 2 needs a Hessian of {mode.dimension}² numbers: see dense in hamcmc.laplace, or order 1"
+        )
     if hessian is None:
         passes = Passes(posterior, position)
         hessian = passes.hessian(passes.flat(position)).likelihood / posterior.size
