@@ -23,10 +23,13 @@ FIGURES = (ROOT / "docs" / "figures.py").read_text()  # the script that makes do
 # Modules that users do not import; every other module has a place in the reference.
 INTERNAL = (
     *("_*", "*._*", "cli*", "paper*", "store.*", "target.landscape"),
+    *("target.lbfgs", "target.newton", "target.passes", "target.search", "target.view"),
     *("samplers.ensemble*", "samplers.registry"),
     *("inference.candidates", "inference.compilation", "inference.compiled", "inference.job", "inference.program"),
     *("inference.scoring", "inference.stream", "inference.tempering", "inference.trials"),
-    *("diagnostics.costs", "diagnostics.ess"),
+    *("diagnostics.costs", "diagnostics.ess", "diagnostics.fields", "diagnostics.gradients", "diagnostics.grading"),
+    "inference.arguments",
+    *("diagnostics.measured", "diagnostics.mixing", "diagnostics.names", "diagnostics.tails"),
     *("factorization.cost", "factorization.exchange", "factorization.inspect", "factorization.launch"),
     *("factorization.metric", "factorization.mixture", "factorization.model", "factorization.part"),
     *("factorization.partition", "factorization.problem", "factorization.program", "factorization.recipes"),

@@ -13,6 +13,7 @@ from hamcmc.samplers.alternating import alternating
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.ccadl import ccadl
 from hamcmc.samplers.ensemble.adjusted import ensemble_adjusted
+from hamcmc.samplers.ensemble.hamiltonian import ensemble_hmc
 from hamcmc.samplers.ensemble.langevin import ensemble_hamcmc
 from hamcmc.samplers.ensemble.underdamped import ensemble_underdamped
 from hamcmc.samplers.hamcmc import hamcmc
@@ -26,7 +27,8 @@ from hamcmc.samplers.sgrld import sgrld
 from hamcmc.samplers.svrg import svrg
 from hamcmc.store.errors import DamagedRun, Diverged, Interrupted, NonFinite, RunError
 from hamcmc.target.estimators import control_variate
-from hamcmc.target.mode import find_mode
+from hamcmc.target.mode import Laplace, find_mode, laplace
+from hamcmc.target.noise import Noise, gradient_noise
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.support import Support, bounded, positive, real
 
@@ -46,7 +48,9 @@ __all__ = [
     "Diverged",
     "Evidence",
     "Interrupted",
+    "Laplace",
     "MatrixFactorization",
+    "Noise",
     "NonFinite",
     "Polynomial",
     "Posterior",
@@ -64,11 +68,14 @@ __all__ = [
     "denoise",
     "ensemble_adjusted",
     "ensemble_hamcmc",
+    "ensemble_hmc",
     "ensemble_underdamped",
     "evidence",
     "factorize",
     "find_mode",
+    "gradient_noise",
     "hamcmc",
+    "laplace",
     "naive",
     "positive",
     "psgld",

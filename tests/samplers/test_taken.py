@@ -11,7 +11,7 @@ from hamcmc.samplers.registry import requires, takes
 
 def first_step(sampler, target):
     state = sampler.init(jnp.zeros(3) if sampler.replicas == 1 else jnp.zeros((sampler.replicas, 3)))
-    return sampler.step(jax.random.key(0), state, target.data, 1e-3)[0].position
+    return jax.jit(sampler.step)(jax.random.key(0), state, target.data, 1e-3)[0].position
 
 
 def test_one_sampler_in_four_ways(model):
@@ -31,7 +31,7 @@ def test_one_sampler_in_four_ways(model):
 def test_a_name_brings_the_mirror():
     target = hamcmc.Posterior(lambda x: -jnp.sum(x), support=hamcmc.positive(by="mirror"))
     state = build("sgld", target).init(jnp.full(100, 1e-3))
-    moved, _ = build("sgld", target).step(jax.random.key(0), state, None, 1.0)
+    moved, _ = jax.jit(build("sgld", target).step)(jax.random.key(0), state, None, 1.0)
     assert (moved.position > 0).all()
 
 

@@ -60,6 +60,32 @@ def check_variance(package):
     assert (variance(0.01) < 1e-3 * grads(posterior, away(0.01), minibatches).var(0)).all()
 
 
+def logistic(package, size=300, seed=0):
+    """A logistic regression, whose gradients are not linear, and parameters near its mode."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(size, 3))
+    label = rng.random(size) < 1 / (1 + np.exp(-x @ [1.0, -1.0, 0.5]))
+
+    def log_likelihood(theta, d):
+        return -jnp.logaddexp(0.0, jnp.where(d["label"], -1.0, 1.0) * (d["x"] @ theta))
+
+    data = {"x": x, "label": label}
+    return package.Posterior(lambda theta: -0.5 * jnp.sum(theta**2), log_likelihood, data), jnp.array([1.0, -1, 0.5])
+
+
+def check_second_order(package):
+    """None at the anchor, and growing with the fourth power of the distance from it; also that of each datum."""
+    posterior, anchor = logistic(package)
+    reduced = package.control_variate(posterior, anchor, order=2)
+    rows = jax.tree.map(lambda x: x.reshape(60, 5, *x.shape[1:]), posterior.data)
+    means = jax.jit(jax.vmap(reduced.mean_likelihood_grad, (None, 0)))
+    scatter = lambda h: np.asarray(means(anchor + h, rows)).var(0)
+    assert_allclose(scatter(0.0), 0, atol=1e-20)
+    assert_allclose(scatter(0.002), 16 * scatter(0.001), rtol=0.02)  # the next order is 0.001 of it
+    each = jax.jit(reduced.per_datum_grads)(anchor + 0.5, posterior.data)
+    assert_allclose(np.asarray(each).reshape(60, 5, 3).mean(1), means(anchor + 0.5, rows), rtol=1e-9)
+
+
 def check_anchor(package):
     """SVRG's is every third step the position before it, with the gradient on all data there, else the old one."""
     rng = np.random.default_rng(0)
@@ -78,7 +104,7 @@ def check_anchor(package):
     assert (sampler.gradients_per_step, sampler.passes_per_step) == (2, 1 / 3)
 
 
-@pytest.mark.parametrize("check", [check_unbiased, check_variance, check_anchor])
+@pytest.mark.parametrize("check", [check_unbiased, check_variance, check_second_order, check_anchor])
 def test_in_double_precision(x64, check):
     check(hamcmc)
 
@@ -88,6 +114,12 @@ def test_in_double_precision(x64, check):
     [
         ("target/estimators.py", "here - there + mean", "here - there - mean", check_unbiased),
         ("target/estimators.py", "here - there + mean", "here + there - mean", check_variance),  # unbiased, but noisy
+        (
+            "target/estimators.py",
+            "here - there - bent + common",
+            "here - there + 0 * bent + common",
+            check_second_order,
+        ),
         ("target/estimators.py", "jnp.asarray(a / posterior.size, x.dtype)", "jnp.asarray(a, x.dtype)", check_unbiased),
         ("samplers/svrg.py", "lambda x: x / posterior.size, total", "lambda x: x, total", check_anchor),
         ("samplers/svrg.py", "rows < posterior.size, each", "rows >= 0, each", check_anchor),
@@ -191,7 +223,7 @@ def test_every_sampler_by_name():
         return out
 
     for name in samplers.NAMES:
-        if name == "ensemble_adjusted":  # takes no minibatches
+        if name in ("ensemble_adjusted", "ensemble_hmc"):  # take no minibatches
             continue
         if name not in ("psgld", "ccadl"):  # by the mean gradient and by those of each datum
             jax.eval_shape(lambda name=name: moved(name))
@@ -207,6 +239,41 @@ def test_replicas_that_share_a_minibatch_share_the_anchor():
     reduced = hamcmc.control_variate(posterior, jnp.zeros(50))
     work = lambda p: jax.jit(jax.vmap(p.grad, (0, None))).lower(jnp.zeros((20, 50)), p.data).compile().cost_analysis()
     assert work(reduced)["flops"] < 1.1 * work(posterior)["flops"]
+
+
+def test_the_second_order_costs_a_product_for_each_replica(x64):
+    """The anchor's gradient is taken once for the minibatch, whatever the number of replicas."""
+    posterior, _ = logistic(hamcmc)
+    second = hamcmc.control_variate(posterior, jnp.zeros(3), order=2)
+    assert (second.extra_gradients, second.extra_products) == (1, 1)
+
+    def exponentials(replicas):
+        program = jax.make_jaxpr(jax.vmap(second.grad, (0, None)))(jnp.zeros((replicas, 3)), posterior.data)
+        shapes = re.findall(r"f64\[([\d,]+)\] = (?:exp|logistic|log1p)\b", str(program))
+        return sorted(len(shape.split(",")) for shape in shapes)
+
+    one_axis, two_axes = exponentials(20).count(1), exponentials(20).count(2)
+    assert one_axis > 0  # of the anchor, over rows
+    assert two_axes > 0  # of the positions, over replicas and rows
+    assert two_axes <= len(exponentials(1)) / 2  # none of them is of the anchor
+
+
+def test_the_laplace_approximation_is_an_anchor(x64):
+    """It has the two means already; the prior is part of its precision and not of them."""
+    posterior, start = logistic(hamcmc)
+    found = hamcmc.laplace(posterior, start)
+    for order in (1, 2):
+        spent, given = hamcmc.control_variate(posterior, found, order=order), found.mode
+        anew = hamcmc.control_variate(posterior, given, order=order)
+        assert_allclose(spent.anchor.mean_grad, anew.anchor.mean_grad, rtol=1e-10, atol=1e-14)
+        assert spent.checksum() == anew.checksum()
+    assert_allclose(spent.mean_hessian, anew.mean_hessian, rtol=1e-10)
+    assert_allclose(found.precision, np.eye(3) - 300 * np.asarray(spent.mean_hessian), rtol=1e-10)
+    first = hamcmc.control_variate(posterior, found)
+    assert len({posterior.checksum(), first.checksum(), spent.checksum()}) == 3
+    assert spent.settings["order"] == 2
+    assert spent.full_grad(start) is not None
+    assert_allclose(spent.full_grad(start), posterior.full_grad(start))
 
 
 def test_run_and_resume(draw, model, short_segments, tmp_path):
@@ -259,6 +326,12 @@ def test_bad_input(model):
         hamcmc.control_variate(model, jnp.full(3, jnp.nan))
     with pytest.raises(ValueError, match="mode: the likelihood's gradient there is not finite in parameter theta"):
         hamcmc.control_variate(model, jnp.full(3, 1e38))
+    with pytest.raises(ValueError, match="order must be 1 or 2, got 3"):
+        hamcmc.control_variate(model, jnp.zeros(3), order=3)
+    with pytest.raises(ValueError, match="order 2 needs a Hessian of 3² numbers"):
+        hamcmc.control_variate(model, hamcmc.laplace(model, jnp.zeros(3), dense=0), order=2)
+    with pytest.raises(ValueError, match="importance needs a metric: give the outcome of hamcmc.laplace"):
+        hamcmc.control_variate(model, jnp.zeros(3), importance=True)
     with pytest.raises(ValueError, match="svrg must be a whole number, 1 or more, got 0"):
         samplers.build("sgld", model, svrg=0)
     with pytest.raises(ValueError, match="sampler must be one of"):

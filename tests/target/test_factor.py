@@ -90,6 +90,27 @@ def control_variate(package) -> Case:
     return equally_likely(target, minibatches(target.data), POSITION, whole_log_density)
 
 
+def second_order(package) -> Case:
+    mode = {"b": np.zeros(2), "s": np.array(1.0)}
+    target = package.control_variate(plain(package), mode, order=2)
+    return equally_likely(target, minibatches(target.data), POSITION, whole_log_density)
+
+
+def by_importance(package) -> Case:
+    from hamcmc.target.importance import Importance
+
+    target = Importance(plain(package), np.arange(1, 13) / 78)
+    rows = [jax.tree.map(lambda x, i=i: x[i : i + 1], target.data) for i in range(12)]
+    return Case([(target, row) for row in rows], target.probabilities, POSITION, whole_log_density)
+
+
+def second_order_by_importance(package) -> Case:
+    drawn = by_importance(package).views[0][0]
+    target = second_order(package).views[0][0].over(drawn)
+    rows = [jax.tree.map(lambda x, i=i: x[i : i + 1], target.data) for i in range(12)]
+    return Case([(target, row) for row in rows], drawn.probabilities, POSITION, whole_log_density)
+
+
 def anchored(package) -> Case:
     from hamcmc.target.estimators import Anchored, AnchoredPosterior
 
@@ -187,6 +208,9 @@ TARGETS = {
     "posterior": posterior,
     "without data": without_data,
     "control variate": control_variate,
+    "second order": second_order,
+    "by importance": by_importance,
+    "second order by importance": second_order_by_importance,
     "anchored": anchored,
     "conditional": conditional,
     "tempered": tempered,
@@ -250,6 +274,26 @@ def test_a_broken_factor_is_noticed(x64):
             if name != "without data":
                 with pytest.raises(AssertionError, match="off"):
                     check(package, make)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "make"),
+    [
+        (
+            "target/importance.py",
+            "(1 / (plain.size * self.probabilities))",
+            "(plain.size * self.probabilities)",
+            by_importance,
+        ),
+        ("target/estimators.py", "(here - there - bent + common)", "(here - there + bent + common)", second_order),
+        ("target/estimators.py", "(here - there - bent + common)", "(here - bent + common)", second_order),
+        ("target/estimators.py", "unravel(self.mean_hessian @ flat))", "unravel(flat))", second_order),
+    ],
+    ids=["weights", "sign of the product", "anchor", "mean Hessian"],
+)
+def test_a_broken_estimator_is_noticed(file, old, new, make, x64):
+    with mutant(file, old, new) as package, pytest.raises(AssertionError, match="off"):
+        check(package, make)
 
 
 def test_a_sum_in_place_of_a_mean_is_noticed(x64):

@@ -16,7 +16,7 @@ SHAPE, RANK = (40, 24), 6  # 6 columns of H on each device; 6 factors and two bi
 
 def compiled_messages(sampler: str) -> list[list]:
     """(kind, bytes, function) of every collective of a sampler's program."""
-    flags = f"--xla_force_host_platform_device_count={DEVICES}"
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
     environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-m", "hamcmc.factorization.inspect", sampler]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

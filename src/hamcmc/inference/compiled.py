@@ -117,8 +117,8 @@ class _Loop:
 
     def draw(self, batch_keys, t):
         """Each chain's minibatch of iteration t, by indices."""
-        size, rows = self.posterior.size, self.batch_size or 0
-        return jax.vmap(lambda key: minibatch.draw(key, t, size, rows, self.replace))(batch_keys)
+        draw, rows = self.posterior.minibatch_indices, self.batch_size or 0
+        return jax.vmap(lambda key: draw(key, t, rows, self.replace))(batch_keys)
 
     def fetch(self, data, indices, i, t, begin):
         """The minibatches of iteration t, the i-th of its block."""
@@ -215,7 +215,7 @@ def build_gradients(posterior: Posterior, *, batch_size: int | None) -> Callable
         position = posterior.unconstrain_unchecked(theta)
         if batch_size is None:
             return posterior.grad(position, data)
-        rows = minibatch.draw(key, number, posterior.size, batch_size, True)
+        rows = posterior.minibatch_indices(key, number, batch_size, True)
         return posterior.grad(position, minibatch.gather(data, rows))
 
     each = jax.vmap(at, (None, 0, 0, None))

@@ -2,8 +2,9 @@
 
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -26,8 +27,17 @@ MOST_IN_SEGMENT = 10**5  # iterations
 RESERVED = ("", ".", "..", "zarr.json", "chain", "draw")
 
 
+class Positions(NamedTuple):
+    """Unconstrained positions to start from, one for each chain, along a leading axis."""
+
+    stacked: PyTree
+
+
 class Job(NamedTuple):
-    """Checked input, and the states of the sampler at the start (with a leading chain axis)."""
+    """Checked input, and the states of the sampler at the start (with a leading chain axis).
+
+    `kept` are arrays that a checkpoint carries along, because the run could not be prepared again without them.
+    """
 
     posterior: Posterior
     sampler: Sampler
@@ -35,6 +45,7 @@ class Job(NamedTuple):
     state: Any
     keys: loop.Keys
     settings: Record
+    kept: Mapping[str, np.ndarray] = MappingProxyType({})
 
     @property
     def arrays(self) -> list[Array]:
@@ -54,11 +65,9 @@ def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callabl
     """
     ensembles, replicas = settings["ensembles"], sampler.replicas
     keys = loop.keys(settings["seed"], ensembles, replicas)
-    positions = [
-        posterior.unconstrain(parameters(init, key)) for key in (keys.start if callable(init) else keys.start[:1])
-    ]
+    positions = starts_of(posterior, init, keys.start)
     check_start(posterior, positions, settings["batch_size"])
-    positions *= 1 if callable(init) else len(keys.start)
+    positions *= len(keys.start) if len(positions) == 1 else 1
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *positions)
     if replicas > 1:
         stacked = jax.tree.map(lambda x: x.reshape(ensembles, replicas, *x.shape[1:]), stacked)
@@ -83,6 +92,13 @@ def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callabl
         "versions": {"python": platform.python_version()} | {p: version(p) for p in ("hamcmc", "jax", "numpy", "zarr")},
     }
     return Job(posterior, sampler, schedule, state, keys, json.loads(json.dumps(settings | found, default=plain)))
+
+
+def starts_of(posterior: Posterior, init: Any, keys: jax.Array) -> list[PyTree]:
+    """Unconstrained positions of all chains, or a single one for all of them."""
+    if isinstance(init, Positions):
+        return [jax.tree.map(lambda x, i=i: x[i], init.stacked) for i in range(len(keys))]
+    return [posterior.unconstrain(parameters(init, key)) for key in (keys if callable(init) else keys[:1])]
 
 
 def parameters(init: Any, key: jax.Array) -> PyTree:
@@ -200,7 +216,9 @@ def segment_length(posterior: Posterior, sampler: Sampler, position: PyTree, set
     rows = posterior.size if settings["batch_size"] is None else settings["batch_size"]
     state = state_shape(sampler, position)
     step = jax.jit(sampler.step).lower(jax.random.key(0), state, batch_shape(posterior, rows), 1.0)
-    work = settings["ensembles"] * float((step.cost_analysis() or {}).get("flops", 0.0)) + STEP_FLOPS
+    # A loop inside of the step counts once in the estimate, and as often as it is thought to turn in the field.
+    once = float((step.cost_analysis() or {}).get("flops", 0.0)) * sampler.turns
+    work = settings["ensembles"] * once + STEP_FLOPS
     length = int(np.clip(SEGMENT_FLOPS / work, 1, MOST_IN_SEGMENT))
     if posterior.streamed:
         length = min(length, stream.iterations_held(posterior, settings["ensembles"], rows))

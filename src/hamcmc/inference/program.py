@@ -12,6 +12,7 @@ from jax.tree_util import tree_leaves_with_path
 from hamcmc._types import Facts, Record
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import compiled as loop
+from hamcmc.inference import schedules
 from hamcmc.inference.driver import Broken, Draws
 from hamcmc.inference.job import Job
 from hamcmc.inference.progress import Status
@@ -19,6 +20,7 @@ from hamcmc.inference.stream import Batches
 from hamcmc.store import checkpoint, moments
 from hamcmc.store.moments import RunningMoments
 from hamcmc.store.recorder import Recorder
+from hamcmc.target.passes import plain
 from hamcmc.target.posterior import name_of
 
 
@@ -34,6 +36,8 @@ class SamplingProgram:
         self.job, s = job, job.settings
         self.name, self.iteration, self.total = s["sampler"].get("sampler", "sampling"), 0, job.total
         self.seconds, self.rate = 0.0, 0.0
+        planning = s.get("plan", {}).get("seconds", 0.0) + s.get("tuning", {}).get("seconds", 0.0)
+        self.costs = {"mode": planning, "compile": 0.0, "adaptation": 0.0, "sampling": 0.0}
         self.acceptance: float | None = None
         self.state = jax.tree.map(jnp.array, job.state)  # a copy, because the compiled loop takes its buffers over
         variables = [a for a in job.arrays if a.group == "posterior"]
@@ -88,12 +92,15 @@ class SamplingProgram:
         recording = begin >= s["warmup"]
         arguments = (data, self.state, self.job.keys, begin, end, origin, recording)
         if self.compiled is None:
+            began = time.perf_counter()
             self.compiled = self.segment.lower(*arguments).compile()
+            self.costs["compile"] += time.perf_counter() - began
         began = time.perf_counter()
         made = self.compiled(*arguments)
         bad = np.asarray(made.bad_since)  # waits for the segment
         lasted = time.perf_counter() - began
         self.seconds += lasted
+        self.costs["sampling" if recording else "adaptation"] += lasted
         self.rate = (end - begin) / lasted
         if (bad >= 0).any():
             raise self._broken(made, bad, origin, recording)
@@ -102,7 +109,9 @@ class SamplingProgram:
         if recording:
             self.moments.add(made.moments)
         accepted, pairs = getattr(made.infos, "pairs_accepted", None), self.job.sampler.pairs
-        self.acceptance = float(accepted[: max(done, 1)].mean()) / pairs if accepted is not None and pairs else None
+        self.acceptance = None
+        if accepted is not None and pairs:
+            self.acceptance = float(np.asarray(accepted)[: max(done, 1)].mean()) / pairs
         return self._named(made, origin, done) if done else {}
 
     def _named(self, made: loop.Segment, origin: int, done: int) -> dict[str, np.ndarray]:
@@ -122,8 +131,8 @@ class SamplingProgram:
             for group, tree in trees.items()
             for path, x in tree_leaves_with_path(tree)
         }
-        last = origin + s["thin"] * (1 + jnp.arange(self.slots)) - 1  # the iteration of each draw
-        step_size = np.asarray(jax.vmap(self.job.schedule)(last))[:done, None]
+        last = origin + s["thin"] * (1 + np.arange(self.slots)) - 1  # the iteration of each draw
+        step_size = schedules.values(self.job.schedule, last)[:done, None]
         found["sample_stats/step_size"] = np.broadcast_to(step_size, (done, s["chains"]))
         return found
 
@@ -149,11 +158,13 @@ class SamplingProgram:
 
     def pack(self, going: bool) -> dict[str, np.ndarray]:
         """The moments, and the state of a run that is going on."""
-        return (checkpoint.pack(self.state, "state") if going else {}) | self.moments.pack()
+        kept = {f"kept.{name}": array for name, array in self.job.kept.items()}
+        return (checkpoint.pack(self.state, "state") | kept if going else {}) | self.moments.pack()
 
     def unpack(self, arrays: Mapping[str, np.ndarray], meta: Facts) -> None:
         """Continue from a checkpoint."""
         self.iteration, self.seconds = meta["iteration"], meta["seconds"]
+        self.costs |= meta.get("costs", {})
         self.state = jax.tree.map(jnp.array, checkpoint.unpack(arrays, "state", self.job.state))
         self.moments.unpack(arrays)
 
@@ -161,9 +172,12 @@ class SamplingProgram:
         """Iteration, seconds and gradients so far."""
         s, sampler, posterior = self.job.settings, self.job.sampler, self.job.posterior
         batches = posterior.size / s["batch_size"] if s["batch_size"] else 1  # that a pass over all data is worth
-        per_step = sampler.gradients_per_step + posterior.extra_gradients + sampler.passes_per_step * batches
+        own = sampler.gradients_per_step * (1 + posterior.extra_products)  # a product costs about a gradient
+        per_step = own + posterior.extra_gradients + sampler.passes_per_step * batches
         gradients = round(self.iteration * s["ensembles"] * per_step)
-        return {"iteration": self.iteration, "seconds": self.seconds, "gradients": gradients}
+        if (leapfrogs := getattr(self.state, "leapfrogs", None)) is not None:  # as many as there were, not as planned
+            gradients = int(np.asarray(leapfrogs).sum(dtype=np.int64)) * sampler.replicas
+        return {"iteration": self.iteration, "seconds": self.seconds, "gradients": gradients, "costs": self.costs}
 
     def facts(self) -> Record:
         """Nothing: the checkpoint has all that the log could say about a segment."""
@@ -194,4 +208,4 @@ class SamplingProgram:
         if recorder.draws is None:
             raise ValueError("the recorder keeps no draws")
         summary = moments.summary(self.moments.pack())
-        return Result(recorder.draws.root, self.job.settings, recorder.meta | more, summary)
+        return Result(recorder.draws.root, self.job.settings, recorder.meta | more, summary, plain(self.job.posterior))

@@ -1,17 +1,38 @@
 """Sampling in one call, and continuing a run from its directory."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from hamcmc import _check, samplers
-from hamcmc._types import Facts, PyTree, Record
+from hamcmc._types import Facts, Record
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import schedules
+from hamcmc.inference.arguments import (
+    Init,
+    SamplerOrMaker,
+    check_data,
+    ensembles_of,
+    init_of,
+    made_by,
+    recorded_sampler,
+    seed_of,
+    warmup_of,
+)
+from hamcmc.inference.auto import Prepared, planned_before, say_plan
+from hamcmc.inference.auto import prepare as automatic
 from hamcmc.inference.driver import drive
-from hamcmc.inference.job import Job, batch_size_of, checksum, prepare, recorded_schedule, storable, x64
+from hamcmc.inference.job import (
+    Job,
+    Positions,
+    batch_size_of,
+    checksum,
+    prepare,
+    recorded_schedule,
+    storable,
+    x64,
+)
 from hamcmc.inference.program import SamplingProgram
 from hamcmc.inference.progress import Progress
 from hamcmc.inference.tune import budget_for, tune
@@ -26,11 +47,8 @@ from hamcmc.store.files import guard_disk, reading, remove_partial_writes, requi
 from hamcmc.store.recorder import Recorder
 from hamcmc.store.settings import read_settings
 from hamcmc.target.posterior import Posterior
-from hamcmc.target.protocol import Target
 
-Init = PyTree | Callable[[jax.Array], PyTree]
-SamplerOrMaker = Sampler | Callable[[Target], Sampler]
-SEEDS = 2**32  # JAX would cut a larger seed to 32 bits
+FIRST_STEP = 0.5  # ε where a sampler that adapts its step begins: a leapfrog step of 1 in its metric
 KINDS = result.KINDS | {  # what run.json must say for a run to continue
     **dict.fromkeys(("seed", "ensembles", "segment"), int),
     **dict.fromkeys(("x64", "replace", "store_gradients"), bool),
@@ -43,8 +61,8 @@ KINDS = result.KINDS | {  # what run.json must say for a run to continue
 
 def sample(
     posterior: Posterior,
-    sampler: str | SamplerOrMaker,
-    init: Init,
+    sampler: str | SamplerOrMaker = "auto",
+    init: Init | None = None,
     *,
     step_size: float | Callable | str = "auto",
     num_samples: int = 1000,
@@ -65,14 +83,20 @@ def sample(
 ) -> Result:
     """Draw posterior samples: the whole job in one call.
 
+    ``sample(posterior)`` is wholly automatic. It measures the posterior and decides by :mod:`hamcmc.inference.plan`,
+    says in one line what it chose and why, and ends with a verdict (:meth:`hamcmc.Result.check`). Where all data are
+    affordable at every step it runs ``ensemble_hmc``, which adapts its metric, step and path in warm-up and is exact.
+    Every argument overrides a part of the plan.
+
     Iteration t = 0, 1, … takes a minibatch and the step size ε_t. After `warmup` iterations every `thin`-th position is
     stored, until there are `num_samples` per chain. ε is the factor of the drift and 2ε that of the noise variance.
 
     Args:
         posterior: log-prior, log-likelihood and data.
-        sampler: a name (``"hamcmc"``, ``"sgld"``, …) with `options` for it, a :class:`~hamcmc.Sampler`, or a function
-            that makes one from the posterior.
-        init: parameters to start from (a pytree of floats), or a function of a key that draws them for each chain.
+        sampler: ``"auto"``, a name (``"hamcmc"``, ``"sgld"``, …) with `options` for it, a :class:`~hamcmc.Sampler`, or
+            a function that makes one from the posterior.
+        init: parameters to start from (a pytree of floats), or a function of a key that draws them for each chain; by
+            default the posterior's own ``init``. An automatic run looks for starts of its own around it.
         step_size: a number, a function of t such as :class:`hamcmc.Polynomial` or any optax schedule, or ``"auto"``.
             :func:`hamcmc.tune` then finds the step size first and, for a sampler given by name, those options that
             matter and are not given. That takes about a fifth of the run's gradients (at least 50 000, at most
@@ -103,6 +127,19 @@ def sample(
         NonFinite: the state became non-finite; `.result` has the draws before that.
         Interrupted: SIGINT or SIGTERM arrived; with `out`, :func:`resume` continues.
     """
+    prepared: Prepared | None = None
+    if isinstance(sampler, str) and sampler == "auto":
+        _check.at_least("num_samples", num_samples, 1)
+        asked = {"ensembles": ensembles, "batch_size": batch_size, "seed": seed_of(seed)}
+        if out is not None:
+            check_free(Path(out), overwrite=overwrite)
+        prepared = automatic(posterior, init, iterations=num_samples * thin, options=options, **asked)
+        say_plan(prepared.plan, progress)
+        posterior, sampler, options = prepared.posterior, prepared.plan.sampler, prepared.plan.options
+        init, ensembles, batch_size = Positions(prepared.starts), prepared.plan.ensembles, prepared.plan.batch_size
+        thin, step_size = thin * prepared.plan.thin, prepared.plan.step_size if step_size == "auto" else step_size
+        warmup = prepared.plan.warmup if warmup is None else warmup
+    init = init_of(posterior, init)
     name, made = name_of(sampler), made_by(sampler, posterior, options)
     settings = {
         "num_samples": _check.at_least("num_samples", num_samples, 1),
@@ -116,6 +153,10 @@ def sample(
         "options": None if name is None else storable(options),
         "notes": dict(notes or {}),
     }
+    if prepared is not None:
+        settings["plan"] = prepared.plan._asdict() | prepared.account
+    if isinstance(step_size, str) and step_size == "auto" and made.adapts_step:
+        step_size = FIRST_STEP
     _check.non_negative("checkpoint_seconds", checkpoint_seconds)
     check_data(posterior, made, settings)
     if isinstance(step_size, str):
@@ -126,6 +167,8 @@ def sample(
         show = False if callable(progress) else progress  # a function learns about the run alone
         made, step_size, settings = tuned(posterior, made, name, init, settings, options, show)
     job = prepare(posterior, made, init, schedules.as_schedule(step_size), settings)
+    if prepared is not None:
+        job = job._replace(kept=prepared.arrays)
     if out is None:
         return run(job, None, None, checkpoint_seconds, progress)
     with Directory.create(out, job.settings, overwrite=overwrite) as directory:
@@ -135,7 +178,7 @@ def sample(
 def resume(
     out: str | Path,
     posterior: Posterior,
-    init: Init,
+    init: Init | None = None,
     *,
     sampler: SamplerOrMaker | None = None,
     step_size: float | Callable | None = None,
@@ -147,7 +190,8 @@ def resume(
     Args:
         out: the run's directory.
         posterior: the same posterior as before; its data are compared by checksum.
-        init: as before; it shows the structure of a position, and is the start if no checkpoint was written yet.
+        init: as before; it shows the structure of a position, and is the start if no checkpoint was written yet. By
+            default it is the posterior's own ``init``.
         sampler: the same sampler, if :func:`sample` was not given a name, or was given options that JSON cannot hold.
         step_size: the same schedule, if it was neither a number nor one of :mod:`hamcmc.inference.schedules`.
         checkpoint_seconds: time between checkpoints.
@@ -167,6 +211,11 @@ def resume(
                 raise RunError(f"{path} cannot be resumed: {checkpoint.meta['message']}")
         if asked["x64"] != x64():
             raise RunError(f"{path} was run with jax_enable_x64={asked['x64']}: set it likewise to resume")
+        kept = {}
+        if "plan" in asked:
+            prepared = planned_before(posterior, init, asked, checkpoint, path)
+            posterior, init, kept = prepared.posterior, Positions(prepared.starts), prepared.arrays
+        init = init_of(posterior, init)
         if checksum(posterior) != asked["data_checksum"]:
             raise RunError(f"{path} was run on other data or with another control variate: the checksum differs")
         made = recorded_sampler(asked, posterior, path) if sampler is None else made_by(sampler, posterior, {})
@@ -178,7 +227,7 @@ def resume(
                 raise RunError(f"{path} was run with another {what}: {asked[key]} then, {job.settings[key]} now")
         with guard_disk(path):
             remove_partial_writes(path)
-        return run(job._replace(settings=asked), directory, checkpoint, checkpoint_seconds, progress)
+        return run(job._replace(settings=asked, kept=kept), directory, checkpoint, checkpoint_seconds, progress)
 
 
 def run(
@@ -211,67 +260,14 @@ def run(
         except Interrupted as stop:
             stop.result = program.result(recorder, status="interrupted")
             raise
+        if "plan" in job.settings:
+            began = time.perf_counter()
+            verdict = program.result(recorder).check()
+            costs = program.costs | {"verdict": time.perf_counter() - began}
+            meta = recorder.meta | {"verdict": verdict.to_json(), "costs": costs}
+            recorder.save(meta, program.pack(False))
+            recorder.log("verdict", word=verdict.word, reason=verdict.reason)
     return program.result(recorder)
-
-
-# --- arguments ---
-
-
-def made_by(sampler: str | SamplerOrMaker, posterior: Posterior, options: Facts) -> Sampler:
-    """The sampler that was given by name, as a function of the posterior, or as it is."""
-    made = samplers.maker(sampler, **options)(posterior)
-    if not isinstance(made, Sampler):
-        raise ValueError(f"sampler must make a hamcmc.Sampler from the posterior, got {made!r}")
-    return made
-
-
-def recorded_sampler(asked: Facts, posterior: Posterior, path: Path) -> Sampler:
-    """The sampler that run.json names."""
-    if asked["options"] is None:
-        raise RunError(f"{path} was run with a sampler that run.json cannot hold: give sampler to resume")
-    with reading(path / "run.json"):
-        return samplers.build(asked["sampler"]["sampler"], posterior, **asked["options"])
-
-
-def warmup_of(sampler: Sampler, asked: int | None) -> int:
-    """The given warm-up, or the steps in which the sampler learns; it must not be shorter than these."""
-    warmup = sampler.warmup if asked is None else _check.at_least("warmup", asked, 0)
-    if warmup < sampler.warmup:
-        raise ValueError(
-            f"warmup must be at least {sampler.warmup}, the steps in which the sampler learns its metric (adapt), "
-            f"got {asked}"
-        )
-    return warmup
-
-
-def ensembles_of(sampler: Sampler, chains: int | None, ensembles: int | None, *, default: int = 1) -> int:
-    """How many chains (or `default`), or ensembles for an ensemble sampler (or one), run side by side."""
-    name = sampler.settings.get("sampler", "this sampler")
-    if sampler.replicas > 1:
-        if chains is not None:
-            raise ValueError(
-                f"chains: {name} is an ensemble of {sampler.replicas} chains; say with ensembles= how many ensembles"
-            )
-        return _check.at_least("ensembles", 1 if ensembles is None else ensembles, 1)
-    if ensembles is not None:
-        raise ValueError(f"ensembles: {name} is not an ensemble sampler; say with chains= how many chains")
-    return _check.at_least("chains", default if chains is None else chains, 1)
-
-
-def seed_of(seed: int) -> int:
-    """A seed that JAX takes whole."""
-    if _check.at_least("seed", seed, 0) >= SEEDS:
-        raise ValueError(f"seed must be below 2**32, got {seed}")
-    return int(seed)
-
-
-def check_data(posterior: Posterior, sampler: Sampler, settings: Facts) -> None:
-    """Raise if the data cannot be used as asked."""
-    if settings["store_gradients"] and posterior.streamed:
-        raise ValueError("store_gradients is not available for streamed (memory-mapped) data")
-    if sampler.needs_all_data and settings["batch_size"] is not None:
-        name = sampler.settings.get("sampler", "this sampler")
-        raise ValueError(f"batch_size must be None for {name}: its Metropolis test needs all data")
 
 
 def tuned(

@@ -10,7 +10,6 @@ import numpy as np
 
 from hamcmc._types import PyTree
 from hamcmc.inference.compiled import Keys
-from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
 
 HELD_BYTES = 64 * 2**20  # minibatches held at once, while as many again are being read
@@ -35,7 +34,7 @@ class Batches:
         self._pool = ThreadPoolExecutor(1) if posterior.streamed else None
         self._ahead: dict[int, Future] = {}
         if posterior.streamed:
-            self._indices = _indices(keys, posterior.size, batch_size or posterior.size, replace, length)
+            self._indices = _indices(keys, posterior, batch_size or posterior.size, replace, length)
 
     def __enter__(self) -> Self:
         return self
@@ -59,11 +58,13 @@ class Batches:
         return jax.tree.map(lambda x: jnp.asarray(x[indices]), self._posterior.data)
 
 
-def _indices(keys: Keys, size: int, batch_size: int, replace: bool, length: int) -> Callable[[int], jax.Array]:
+def _indices(
+    keys: Keys, posterior: Posterior, batch_size: int, replace: bool, length: int
+) -> Callable[[int], jax.Array]:
     """Compile ``begin -> indices`` of the minibatches of `length` iterations, (iteration, chain, n)."""
 
     def chains(t):
         """The minibatches of all chains at iteration t."""
-        return jax.vmap(lambda key: minibatch.draw(key, t, size, batch_size, replace))(keys.batch)
+        return jax.vmap(lambda key: posterior.minibatch_indices(key, t, batch_size, replace))(keys.batch)
 
     return jax.jit(lambda begin: jax.vmap(chains)(begin + jnp.arange(length)))

@@ -8,6 +8,7 @@ from hamcmc._types import Facts
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.ccadl import ccadl
 from hamcmc.samplers.ensemble.adjusted import ensemble_adjusted
+from hamcmc.samplers.ensemble.hamiltonian import ensemble_hmc
 from hamcmc.samplers.ensemble.langevin import ensemble_hamcmc
 from hamcmc.samplers.ensemble.underdamped import ensemble_underdamped
 from hamcmc.samplers.hamcmc import hamcmc
@@ -21,7 +22,7 @@ from hamcmc.samplers.sgrld import sgrld
 from hamcmc.target.protocol import Target
 
 FROM_GRADIENT = (ensemble_hamcmc, ensemble_underdamped, hamcmc, naive, sghmc, sgld, sgnht, sgrld)
-FROM_TARGET = (ccadl, ensemble_adjusted, psgld, sgfs)
+FROM_TARGET = (ccadl, ensemble_adjusted, ensemble_hmc, psgld, sgfs)
 FUNCTIONS: dict[str, Callable[..., Sampler]] = {f.__name__: f for f in (*FROM_GRADIENT, *FROM_TARGET)}
 NAMES = tuple(sorted(FUNCTIONS))
 

@@ -12,13 +12,13 @@ from jax.tree_util import tree_leaves
 from hamcmc._types import PyTree
 from hamcmc.target import minibatch
 from hamcmc.target.estimators import ControlVariate, control_variate
-from hamcmc.target.mode import find_mode
+from hamcmc.target.importance import require_uniform
+from hamcmc.target.mode import laplace
 from hamcmc.target.posterior import Posterior
 
 DENSE = 256  # parameters up to which the whole Hessian is computed
 RITZ = 64  # directions that Lanczos' iteration finds beyond that
 ELEMENTS = 2**24  # numbers of the data that a Hessian product reads at once
-FIRST = 20_000  # data for a first guess of the mode
 FLOOR = 1e-6  # the smallest curvature, as a share of the largest; flatter directions get this one
 
 
@@ -73,9 +73,11 @@ class Landscape(NamedTuple):
 
 def survey(posterior: Posterior, start: PyTree, *, batch_size: int | None, seed: int) -> Landscape:
     """Find the mode from `start` (parameters), and measure the density around it."""
+    require_uniform(posterior, "the trials of tune")
     data = in_memory(posterior, seed)
     try:
-        parameters, passes = _mode(posterior, start, seed)
+        found = laplace(posterior, start, seed=seed)
+        parameters, passes = found.mode, round(found.gradients)
     except ValueError:  # there is no mode to find from there
         parameters, passes = start, 0
     position = posterior.unconstrain_unchecked(jax.tree.map(jnp.asarray, parameters))
@@ -102,13 +104,13 @@ def survey(posterior: Posterior, start: PyTree, *, batch_size: int | None, seed:
     scoring = posterior
     if not (posterior.size == 0 or batch_size is None or isinstance(posterior, ControlVariate)):
         scoring, passes = control_variate(posterior, parameters), passes + 1
-    found = Landscape(
+    scape = Landscape(
         flat, directions[order], curvatures[order], np.zeros(len(order)), 1.0, scoring, data, passes + len(order)
     )
     if posterior.size == 0:
-        return found
-    noise, root = _noise(posterior, found, unravel, batch_size, jax.random.key(seed))
-    return found._replace(noise=noise, root_square=root)
+        return scape
+    noise, root = _noise(posterior, scape, unravel, batch_size, jax.random.key(seed))
+    return scape._replace(noise=noise, root_square=root)
 
 
 def in_memory(posterior: Posterior, seed: int, largest: int = 2**28) -> PyTree:
@@ -118,15 +120,6 @@ def in_memory(posterior: Posterior, seed: int, largest: int = 2**28) -> PyTree:
     per_row = sum(np.asarray(x[:1]).nbytes for x in tree_leaves(posterior.data))
     rows = np.random.default_rng(seed).choice(posterior.size, min(posterior.size, largest // per_row), replace=False)
     return jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[np.sort(rows)]), posterior.data)
-
-
-def _mode(posterior: Posterior, start: PyTree, seed: int) -> tuple[PyTree, int]:
-    """The mode, and about how many passes it took. With many data the search starts from the mode of a part of them."""
-    part = min(FIRST, posterior.size) if posterior.size > FIRST or posterior.streamed else None
-    found = find_mode(posterior, start, batch_size=part, seed=seed)
-    if posterior.streamed:
-        return found, 0
-    return (found if part is None else find_mode(posterior, found, iterations=50)), 50
 
 
 def _eigen(product, x: Array, _seed: int) -> tuple[Array, Array]:

@@ -61,7 +61,7 @@ def _mix(x: Array) -> Array:
     return x ^ (x >> 16)
 
 
-def gather(data: PyTree, indices: Array) -> PyTree:
+def gather(data: PyTree, indices: Array | np.ndarray) -> PyTree:
     """The rows of every leaf; on the host for NumPy arrays and memory maps."""
     if isinstance(indices, np.ndarray):
         return jax.tree.map(lambda x: np.asarray(x)[indices], data)

@@ -17,6 +17,7 @@ from jax.tree_util import keystr, tree_leaves_with_path
 
 from hamcmc._types import Facts, PyTree
 from hamcmc.target import support as _support
+from hamcmc.target.minibatch import draw
 from hamcmc.target.protocol import Target, unbiased
 from hamcmc.target.support import Support
 
@@ -34,6 +35,9 @@ class Posterior(Target):
         support: where parameters live: one :class:`~hamcmc.Support` for all of them, or a dict with the position's
             keys (nested as the position is). A parameter that the dict does not name is real. See
             :func:`hamcmc.positive` and :func:`hamcmc.bounded`.
+        init: parameters in their support (a pytree of floats), or a function of a key that draws them. It says what a
+            position looks like and where to begin, so that ``hamcmc.sample(posterior)`` needs nothing else. Zeros will
+            do for most models.
 
     Samplers see *unconstrained* positions (:meth:`unconstrain`); `log_prior` and `log_likelihood` see parameters.
 
@@ -43,6 +47,8 @@ class Posterior(Target):
         streamed: whether the data stay on disk.
         settings: how the gradient is estimated, for the record.
         extra_gradients: gradients on each minibatch in addition to those at the sampler's positions, for cost accounts.
+        extra_products: products with the minibatch's Hessian for each gradient at a position of the sampler. A product
+            costs about as much as a gradient.
     """
 
     def __init__(
@@ -52,17 +58,20 @@ class Posterior(Target):
         data: PyTree = None,
         *,
         support: Support | Facts | None = None,
+        init: PyTree | Callable[[Array], PyTree] | None = None,
     ):
         if (log_likelihood is None) != (data is None):
             raise ValueError("log_likelihood and data belong together: give both or neither")
         self.log_prior = log_prior
         self.log_likelihood = log_likelihood
         self.support = support
+        self.init = init
         self.data, self.size = _checked(data)
         self.mirror = self._fold if any(s.mirror for s in _leaves(support)) else None
         self.streamed = any(isinstance(x, np.memmap) for x in jax.tree.leaves(self.data))
         self.settings: Facts = {"estimator": "minibatch"}
         self.extra_gradients = 0
+        self.extra_products = 0
 
     # --- the density and its gradient, at unconstrained positions ---
 
@@ -92,6 +101,10 @@ class Posterior(Target):
             return self._log_likelihood(self.constrain(x), datum)
 
         return jax.vmap(jax.grad(one), (None, 0))(position, minibatch)
+
+    def minibatch_indices(self, key: Array, iteration: Array, batch_size: int, replace: bool) -> Array:
+        """The rows (n,) of one minibatch, by :func:`hamcmc.target.minibatch.draw`. A view may draw them otherwise."""
+        return draw(key, iteration, self.size, batch_size, replace)
 
     def full_grad(self, position: PyTree, *, batch_size: int = 8192) -> PyTree:
         """The gradient of the log-density on all data, in passes of `batch_size`."""

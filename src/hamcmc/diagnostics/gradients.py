@@ -1,0 +1,129 @@
+"""Gradients on all data at a few hundred draws, as the verdict on a run needs them."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from hamcmc._types import PyTree
+from hamcmc.target import minibatch
+from hamcmc.target.estimators import control_variate
+from hamcmc.target.landscape import in_memory
+from hamcmc.target.posterior import Posterior
+
+AFFORDABLE = 2**31  # data values that may be looked at, over all draws; beyond it random rows stand for all
+SUBSAMPLED = 2**29  # data values that are looked at then
+PART = 2**22  # data values in one pass
+TOGETHER = 8  # positions whose gradients are computed side by side
+SOME = 8192  # rows on which log-densities are compared
+
+
+def plain(posterior: Posterior) -> Posterior:
+    """The posterior without the estimators of its gradient around it: they may be what is wrong."""
+    while "plain" in vars(posterior):
+        posterior = vars(posterior)["plain"]
+    return posterior
+
+
+def structure(posterior: Posterior, leaves: dict[str, np.ndarray]) -> Any:
+    """The tree structure of a position, from the posterior's ``init`` or from the names of its leaves.
+
+    Raises:
+        ValueError: the names do not tell.
+    """
+    names = list(leaves)
+    init = getattr(posterior, "init", None)
+    if init is not None:
+        found = jax.tree.structure(jax.eval_shape(init, jax.random.key(0)) if callable(init) else init)
+        if found.num_leaves == len(names):
+            return found
+    one = {n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in leaves.items()}
+    if names == ["theta"]:  # a bare array is called so, and so may be a key
+        try:
+            jax.eval_shape(posterior.log_prior, one["theta"])
+        except Exception:
+            return jax.tree.structure(one)
+        return jax.tree.structure(one["theta"])
+    nested: dict = {}
+    for n, leaf in one.items():
+        *outer, last = n.split(".")
+        inner = nested
+        for key in outer:
+            inner = inner.setdefault(key, {})
+        inner[last] = leaf
+    if [id(leaf) for leaf in jax.tree.leaves(nested)] != [id(leaf) for leaf in one.values()]:
+        raise ValueError(f"the names of the parameters ({', '.join(names)}) do not show the structure of a position")
+    jax.eval_shape(posterior.log_prior, nested)
+    return jax.tree.structure(nested)
+
+
+def at(posterior: Posterior, positions: PyTree, seed: int = 0) -> PyTree:
+    """Gradients of the log-density at each position (leading axis), on all data if that is affordable.
+
+    Otherwise each position sees random rows of its own, with a control variate at the mean of the positions, for which
+    one pass over all data is enough. Its noise is independent between positions and becomes part of the standard
+    errors. In units of the posterior its variance is about D/n for n rows, however many data there are.
+    """
+    if posterior.size == 0:
+        return _mapped(posterior.grad)(positions)
+    count = len(jax.tree.leaves(positions)[0])
+    per_row = max(1, sum(int(np.prod(x.shape[1:])) for x in jax.tree.leaves(posterior.data)))
+    if posterior.streamed or posterior.size * per_row * count > AFFORDABLE:
+        return _on_some_rows(posterior, positions, max(1000, SUBSAMPLED // (count * per_row)), seed)
+    parts = -(-posterior.size * per_row // PART)
+    rows = -(-posterior.size // parts)
+    mean = jax.tree.map(jnp.zeros_like, positions)
+    of_part = _mapped(posterior.mean_likelihood_grad)
+    for start in range(0, posterior.size, rows):
+        part = jax.tree.map(lambda a, start=start: a[start : start + rows], posterior.data)
+        share = min(rows, posterior.size - start) / posterior.size
+        mean = jax.tree.map(lambda m, g, share=share: m + share * g, mean, of_part(positions, part))
+    return jax.jit(jax.vmap(posterior.combine))(positions, mean)
+
+
+def _mapped(grad: Any) -> Any:
+    """A compiled function of many positions, a few of them side by side."""
+
+    def of_all(positions: PyTree, *data: PyTree) -> PyTree:
+        """The gradient at each position."""
+        return lax.map(lambda p: grad(p, *data), positions, batch_size=TOGETHER)
+
+    return jax.jit(of_all)
+
+
+def _on_some_rows(posterior: Posterior, positions: PyTree, rows: int, seed: int) -> PyTree:
+    """Gradients on `rows` random rows at each position, with a control variate at the mean of the positions."""
+    centre = posterior.constrain(jax.tree.map(lambda x: jnp.mean(x, axis=0), positions))
+    around = control_variate(posterior, centre)
+    pool = in_memory(posterior, seed)
+    size = len(jax.tree.leaves(pool)[0])
+    keys = jax.random.split(jax.random.key(seed), len(jax.tree.leaves(positions)[0]))
+
+    @jax.jit
+    def of_all(positions: PyTree, keys: Array, pool: PyTree) -> PyTree:
+        """The gradient at each position, on rows that its key chooses."""
+
+        def one(both: tuple[PyTree, Array]) -> PyTree:
+            position, key = both
+            chosen = jax.random.randint(key, (min(rows, size),), 0, size)
+            return around.grad(position, minibatch.gather(pool, chosen))
+
+        return lax.map(one, (positions, keys))
+
+    return of_all(positions, keys, pool)
+
+
+def log_densities(posterior: Posterior, positions: PyTree) -> np.ndarray:
+    """The log-density at each position, on the first rows and scaled to all data."""
+    if posterior.size == 0:
+        return np.asarray(jax.jit(jax.vmap(posterior.log_density))(positions), np.float64)
+    rows = jax.tree.map(lambda x: jnp.asarray(x[:SOME]), posterior.data)
+    found = jax.jit(partial(_densities, posterior))(positions, rows)
+    return np.asarray(found, np.float64)
+
+
+def _densities(posterior: Posterior, positions: PyTree, rows: PyTree) -> Array:
+    return lax.map(lambda p: posterior.log_density(p, rows), positions, batch_size=TOGETHER)

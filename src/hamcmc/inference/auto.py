@@ -1,0 +1,201 @@
+"""The automatic run: measure what the plan asks for, and make posterior, sampler and starts as it says."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from hamcmc import samplers
+from hamcmc._types import Facts, PyTree, Record
+from hamcmc.inference.arguments import Init, init_of
+from hamcmc.inference.job import batch_size_of, parameters
+from hamcmc.inference.plan import Measured, Plan, decide
+from hamcmc.inference.progress import Progress, Status
+from hamcmc.inference.starts import spread_starts
+from hamcmc.samplers.base import Sampler
+from hamcmc.samplers.registry import takes
+from hamcmc.store.checkpoint import Checkpoint
+from hamcmc.store.files import reading
+from hamcmc.target.estimators import control_variate
+from hamcmc.target.mode import Laplace, laplace
+from hamcmc.target.noise import gradient_noise
+from hamcmc.target.posterior import Posterior
+from hamcmc.target.whitened import Whitened
+
+QUICK = 2e7  # operations of one gradient of all replicas, below which all data are affordable without a measurement
+
+
+class Prepared(NamedTuple):
+    """All that an automatic run needs.
+
+    Attributes:
+        posterior: in whitened coordinates.
+        sampler: made for it.
+        starts: positions of all replicas, (ensemble · replica, D).
+        plan: what was decided.
+        arrays: what the plan needs to be made again.
+        account: what was spent, for the record.
+    """
+
+    posterior: Whitened
+    sampler: Sampler
+    starts: jax.Array
+    plan: Plan
+    arrays: dict[str, np.ndarray]
+    account: Record
+
+
+def prepare(
+    posterior: Posterior,
+    init: Any,
+    *,
+    iterations: int,
+    ensembles: int | None,
+    batch_size: int | None,
+    seed: int,
+    options: Record,
+) -> Prepared:
+    """Measure, decide, and find starts."""
+    began = time.perf_counter()
+    if posterior.mirror is not None:
+        raise ValueError(
+            "an automatic run cannot fold parameters by a mirror: use hamcmc.positive() or hamcmc.bounded(…) with "
+            "by='bijection', or give sampler= and step_size="
+        )
+    given = posterior.init if init is None else init
+    if given is None:
+        raise ValueError(
+            "init is missing: say what the parameters look like, as Posterior(…, init=…) or sample(…, init=…). "
+            "Zeros of the right shapes will do for most models"
+        )
+    first = parameters(given, jax.random.key(seed))
+    like = posterior.unconstrain(first)
+    trial = samplers.build("ensemble_hmc", posterior, **{k: v for k, v in options.items() if takes("ensemble_hmc", k)})
+    facts = Measured(
+        rows=posterior.size,
+        dimension=ravel_pytree(like)[0].size,
+        streamed=posterior.streamed,
+        iterations=iterations + trial.warmup,
+        replicas=trial.replicas * (ensembles or 2),
+        quick=operations(posterior, like) * trial.replicas * (ensembles or 2) < QUICK,
+        batch_size=batch_size_of(batch_size, posterior) if batch_size is not None else None,
+    )
+    found: Laplace | None = None
+    while isinstance(plan := decide(facts), str):
+        if plan == "seconds":
+            facts = facts._replace(seconds=gradient_seconds(posterior, like, facts.replicas))
+        elif plan == "mode":
+            found = laplace(posterior, first, seed=seed)
+            square = found.precision.ndim == 2
+            facts = facts._replace(mode=found.converged, why=found.reason, square=square)
+        elif found is not None:
+            noise = gradient_noise(reduced(posterior, found), found, seed=seed)
+            facts = facts._replace(noise=noise.largest, bend=noise.bend)
+    plan = plan._replace(ensembles=ensembles or plan.ensembles, options=plan.options | options)
+    if plan.regime == "minibatches" and found is not None:
+        arrays = around_mode(found, plan, samplers.build(plan.sampler, posterior, **plan.options).replicas, seed)
+        gradients = found.gradients
+    else:
+        made = spread_starts(posterior, first, plan.ensembles, trial.replicas, seed)
+        arrays, gradients = {"centre": made.centre, "root": made.root, "white": made.white}, made.gradients
+    account = {"gradients": gradients, "seconds": time.perf_counter() - began}
+    return assemble(posterior, like, plan, arrays, account)
+
+
+def around_mode(found: Laplace, plan: Plan, replicas: int, seed: int) -> dict[str, np.ndarray]:
+    """What a run on minibatches needs of the Laplace approximation: its map, its starts, and the anchor's sums."""
+    white = np.random.default_rng(seed).standard_normal((plan.ensembles, replicas, found.dimension))
+    arrays = {"centre": found.flat, "root": found.root, "white": white, "mean_grad": np.array(found.mean_grad)}
+    return arrays | ({} if found.mean_hessian is None else {"mean_hessian": found.mean_hessian})
+
+
+def reduced(posterior: Posterior, found: Laplace) -> Posterior:
+    """The posterior with the estimator that the plan has in mind for minibatches."""
+    return control_variate(posterior, found, order=1 if found.mean_hessian is None else 2, importance=True)
+
+
+def assemble(
+    posterior: Posterior, like: PyTree, plan: Plan, arrays: dict[str, np.ndarray], account: Record
+) -> Prepared:
+    """Posterior, sampler and starts from what was decided and found."""
+    estimated = posterior
+    if plan.regime == "minibatches":
+        estimated = reduced(posterior, kept_laplace(posterior, like, arrays))
+    white = Whitened(estimated, like, arrays["centre"], arrays["root"])
+    sampler = samplers.build(plan.sampler, white, **plan.options)
+    z = arrays["white"]
+    starts = jnp.asarray(z.reshape(-1, z.shape[-1]), white.centre.dtype)
+    return Prepared(white, sampler, starts, plan, arrays, account)
+
+
+def kept_laplace(posterior: Posterior, like: PyTree, arrays: dict[str, np.ndarray]) -> Laplace:
+    """The Laplace approximation from the arrays of :func:`around_mode`."""
+    flat, unravel = ravel_pytree(like)
+    position = unravel(jnp.asarray(arrays["centre"], flat.dtype))
+    root = arrays["root"]
+    inverse = 1 / root if root.ndim == 1 else np.linalg.inv(root)
+    precision = inverse**2 if root.ndim == 1 else inverse.T @ inverse
+    return Laplace(
+        mode=posterior.constrain(position),
+        position=position,
+        precision=precision,
+        root=root,
+        inverse_root=inverse,
+        converged=True,
+        reason="",
+        decrement=0.0,
+        mean_grad=arrays["mean_grad"],
+        mean_hessian=arrays.get("mean_hessian"),
+        gradients=0.0,
+        seconds=0.0,
+    )
+
+
+def operations(posterior: Posterior, like: PyTree) -> float:
+    """A rough count of the operations of one gradient on all data."""
+    if posterior.streamed:
+        return np.inf
+    shape = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), like)
+    lowered = jax.jit(jax.grad(posterior.log_density)).lower(shape, posterior.data)
+    return float((lowered.cost_analysis() or {}).get("flops", 0.0))
+
+
+def gradient_seconds(posterior: Posterior, like: PyTree, replicas: int) -> float:
+    """The time of one gradient on all data for so many replicas; the better of two measurements."""
+    evaluate = jax.jit(jax.vmap(jax.value_and_grad(posterior.log_density), (0, None)))
+    positions = jax.tree.map(lambda x: jnp.repeat(x[None], replicas, 0), like)
+    jax.block_until_ready(evaluate(positions, posterior.data))
+    taken = []
+    for _ in range(2):
+        began = time.perf_counter()
+        jax.block_until_ready(evaluate(positions, posterior.data))
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+def planned_before(
+    posterior: Posterior, init: Init | None, asked: Facts, checkpoint: Checkpoint | None, path: Path
+) -> Prepared:
+    """What an automatic run was prepared with, from its checkpoint; made anew if it never wrote one."""
+    with reading(path / "run.json"):
+        plan = Plan(**{k: asked["plan"][k] for k in Plan._fields})
+    kept = {k.removeprefix("kept."): v for k, v in (checkpoint.arrays if checkpoint else {}).items() if "kept." in k}
+    start = init_of(posterior, init)
+    if not kept:
+        how = {"ensembles": asked["ensembles"], "batch_size": None, "seed": asked["seed"], "options": plan.options}
+        return prepare(posterior, start, iterations=asked["num_samples"] * asked["thin"], **how)
+    like = posterior.unconstrain(parameters(start, jax.random.key(asked["seed"])))
+    return assemble(posterior, like, plan, kept, {})
+
+
+def say_plan(plan: Plan, progress: bool | Progress | None) -> None:
+    """Print the plan's reason, unless nothing is to be shown; a function that asks for progress gets it instead."""
+    if callable(progress):
+        progress(Status(0.0, phase="plan", note=plan.reason))
+    elif progress is not False:
+        print(f"plan: {plan.reason}", file=sys.stderr)

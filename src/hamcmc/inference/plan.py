@@ -1,0 +1,155 @@
+"""What an automatic run does: a pure function of measured facts.
+
+:func:`decide` either returns a :class:`Plan`, or names the fact that it needs next. Facts cost time (a mode, the noise
+of a gradient), so they are measured only where they matter.
+"""
+
+import math
+from typing import Any, Literal, NamedTuple
+
+from hamcmc._types import Record
+
+ENSEMBLES = 2  # independent ones, so that R-hat compares what is independent
+LEAPFROGS = 4  # of a typical transition, for predictions of time
+PATIENCE = 20.0  # seconds of sampling on all data, above which minibatches are considered
+LONG = 600.0  # seconds above which minibatches are used also where the posterior is only roughly normal
+NOISE = 0.01  # share of a variance that the gradient's noise may add
+SMALLEST_BATCH, LARGEST_BATCH = 32, 2**14
+LARGEST_STEP, DIAGONAL_STEP = 1.0, 0.2  # ε in white coordinates, and in those that only a diagonal scales
+STRAIGHT = 0.1  # ε times the bend
+BENT, CROOKED = 0.3, 0.7  # bends above which minibatches are not worth their bias; the second where time is long
+SETTLING = 40  # iterations of warm-up, divided by ε
+
+Missing = Literal["seconds", "mode", "noise"]
+
+
+class Measured(NamedTuple):
+    """What is known about a posterior and about what was asked. None: not measured yet.
+
+    Attributes:
+        rows: N; 0 without data.
+        dimension: D.
+        streamed: whether the data stay on disk.
+        iterations: of the run on all data, warm-up included.
+        replicas: replicas of all ensembles on all data.
+        batch_size: the batch size that was asked for, which asks for minibatches; None if it was not.
+        quick: whether a rough count of operations already says that all data are affordable.
+        seconds: one gradient on all data for all replicas.
+        mode: whether a mode with a positive definite Hessian was found.
+        why: the reason that the search for it gave.
+        noise: λ, the largest eigenvalue of the gradient's covariance for a minibatch of one row, with control variates
+            and rows drawn by importance, in coordinates in which the Hessian is the identity (:class:`~hamcmc.Noise`).
+        bend: how much the posterior differs from its Laplace approximation; 0 for a normal one.
+        square: whether the Hessian is a matrix; otherwise only its diagonal is known.
+    """
+
+    rows: int
+    dimension: int
+    streamed: bool
+    iterations: int
+    replicas: int
+    quick: bool
+    batch_size: int | None = None
+    seconds: float | None = None
+    mode: bool | None = None
+    why: str = ""
+    noise: float | None = None
+    bend: float = 0.0
+    square: bool = True
+
+
+class Plan(NamedTuple):
+    """What an automatic run does.
+
+    Attributes:
+        regime: ``"all data"`` or ``"minibatches"``.
+        sampler: its name.
+        options: of the sampler.
+        step_size: ε; where the search begins for a sampler that adapts it.
+        batch_size: rows per minibatch; None for all data.
+        ensembles: how many.
+        warmup: iterations before the first draw, or None for what the sampler needs.
+        thin: iterations per draw.
+        reason: one line for the user.
+    """
+
+    regime: Literal["all data", "minibatches"]
+    sampler: str
+    options: Record
+    step_size: float
+    batch_size: int | None
+    ensembles: int
+    warmup: int | None
+    thin: int
+    reason: str
+
+
+def decide(facts: Measured) -> Plan | Missing:
+    """The plan, or the fact that is needed to make one."""
+    what = f"{facts.rows:,} rows, {facts.dimension:,} parameters" if facts.rows else f"{facts.dimension:,} parameters"
+    asked = facts.batch_size is not None
+    if not facts.rows or (facts.quick and not facts.streamed and not asked):
+        return on_all_data(f"{what}: all data at every step, because they are few enough" if facts.rows else what)
+    predicted = math.inf
+    if not facts.streamed and not asked:
+        if facts.seconds is None:
+            return "seconds"
+        predicted = facts.seconds * LEAPFROGS * facts.iterations
+        if predicted <= PATIENCE:
+            return on_all_data(f"{what}: all data at every step, because that takes about {duration(predicted)}")
+    slow = f"all data at every step would take {duration(predicted)}"
+    if facts.streamed or asked:
+        slow = "the data are streamed" if facts.streamed else "a batch size was given"
+    if facts.mode is None:
+        return "mode"
+    if not facts.mode:
+        if facts.streamed or asked:
+            remedy = "Load the data into memory" if facts.streamed else "Leave batch_size out"
+            raise ValueError(
+                f"{what}: minibatches need a mode to reduce their noise around, and there is none: {facts.why}. "
+                f"{remedy}, or give sampler=, step_size= and batch_size="
+            )
+        return on_all_data(f"{what}: all data at every step although {slow}, because {facts.why}")
+    if facts.noise is None:
+        return "noise"
+    if facts.bend > (BENT if predicted <= LONG else CROOKED) and not facts.streamed and not asked:
+        away = f"the posterior is far from normal (its gradient differs by {facts.bend:.1f} from the normal one's)"
+        return on_all_data(f"{what}: all data at every step although {slow}, because {away}")
+    return on_minibatches(facts, what, slow)
+
+
+def on_all_data(reason: str) -> Plan:
+    """Trajectories with a Metropolis test."""
+    reason += "; ensemble_hmc adapts metric, step and path in warm-up"
+    return Plan("all data", "ensemble_hmc", {}, 0.5, None, ENSEMBLES, None, 1, reason)
+
+
+def on_minibatches(facts: Measured, what: str, slow: str) -> Plan:
+    """The ensemble in coordinates that are white at the mode, with a batch that is large enough for its noise.
+
+    At ε the noise adds ε/(2 − ε) λ/n to a variance (:class:`~hamcmc.Noise`), and a posterior that bends away from its
+    Laplace approximation wants smaller steps.
+    """
+    noise, most = facts.noise or 0.0, max(1, min(LARGEST_BATCH, facts.rows // 2))
+    step = min(LARGEST_STEP if facts.square else DIAGONAL_STEP, STRAIGHT / max(facts.bend, 1e-9))
+    wanted = step / (2 - step) * noise / NOISE
+    size = facts.batch_size or min(most, max(SMALLEST_BATCH, 2 ** math.ceil(math.log2(max(wanted, 1)))))
+    if wanted > size:  # the batch cannot grow, so the step must shrink
+        step = 2 * size * NOISE / (noise + size * NOISE)
+    added = step / (2 - step) * noise / size
+    order = "second" if facts.square else "first"
+    reason = (
+        f"{what}: minibatches of {size:,} rows with {order}-order control variates around the mode, ε {step:.2g}, "
+        f"because {slow}; the gradient's noise then adds {added:.1%} to a variance at most"
+    )
+    options: dict[str, Any] = {"metric": None, "gamma": 1.0} if facts.square else {"metric": "diagonal"}
+    warmup = SETTLING * math.ceil(1 / step) if facts.square else None
+    thin = max(2, round(2 / step))  # a replica moves in every second iteration
+    return Plan("minibatches", "ensemble_hamcmc", options, step, size, ENSEMBLES, warmup, thin, reason)
+
+
+def duration(seconds: float) -> str:
+    """A time for people."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,223 @@
+"""Where an automatic run starts: points at the edge of the posterior's bulk, found from places that are far apart.
+
+A mode is no good place to start: a hierarchical density may be highest where hardly any of its mass is, or have no mode
+at all. Newton steps from a random place first come to where a typical draw lies, and there we stop them.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from hamcmc._types import PyTree
+from hamcmc.target.newton import Model, Objective, model_of
+from hamcmc.target.passes import Passes
+from hamcmc.target.posterior import Posterior
+
+BULK = 10.0  # times D is gᵀ|H|⁻¹g at the edge of the bulk; at a typical draw of a normal density it is about D
+RADIUS = 2.0  # starts are uniform in init ± this, unconstrained
+MOST_STEPS = 60  # Newton steps
+LOST = 30.0  # nats of estimated mass below the best point of a path, after which it is left
+DEPTH = 2.0  # nats for each parameter that a start may lie below its place; half a nat is usual
+TAME = 1e15  # a gradient above this is no place to start
+DENSE = 400  # parameters up to which Hessians are computed
+FEW = 100  # parameters up to which other modes are looked for
+SCOUTED = (8.0, 8.0, 8.0, 20.0, 20.0, 20.0, 60.0, 60.0)  # distances from which they are, in standard deviations
+ARRIVED = 0.1  # gᵀ|H|⁻¹g at a mode
+MINOR = 12.0  # nats of mass below which a mode does not matter
+APART = 4.0  # standard deviations, times √D, between two modes that are not one
+DESCENTS = {100: 4, DENSE: 2}  # for each ensemble, up to so many parameters
+
+
+class Place(NamedTuple):
+    """A point at the edge of the bulk.
+
+    Attributes:
+        x: the flat position.
+        root: S with S Sᵀ = |H|⁻¹ there, or None without a Hessian.
+        mass: log-density plus log |S|, an estimate of the log-mass around it.
+        steps: Newton steps that led there.
+    """
+
+    x: np.ndarray
+    root: np.ndarray | None
+    mass: float
+    steps: int
+
+
+class Starts(NamedTuple):
+    """Starts of all replicas, and coordinates in which the posterior's scales are alike.
+
+    Attributes:
+        centre: c (D,).
+        root: S (D, D), or ones (D,) where nothing is known.
+        white: z (ensemble, replica, D) of each replica, whose position is c + S z.
+        like: an unconstrained position, for its structure.
+        gradients: the work, in gradients on all data.
+    """
+
+    centre: np.ndarray
+    root: np.ndarray
+    white: np.ndarray
+    like: PyTree
+    gradients: float
+
+
+def spread_starts(posterior: Posterior, parameters: PyTree, ensembles: int, replicas: int, seed: int) -> Starts:
+    """Starts for each replica of each ensemble, from descents that begin at `parameters` and around them.
+
+    Raises:
+        ValueError: no place with a finite density and gradient was found.
+    """
+    like = posterior.unconstrain(parameters)
+    passes = Passes(posterior, like)
+    objective, first, rng = Objective(passes), passes.flat(like), np.random.default_rng(seed)
+    dimension = first.size
+    count = next((n for most, n in DESCENTS.items() if dimension <= most), 1)
+    found: list[list[Place]] = []
+    for ensemble in range(ensembles):
+        begins = [first if ensemble == 0 and i == 0 else around(objective, first, rng) for i in range(count)]
+        found.append([descend(objective, x) if dimension <= DENSE else Place(x, None, 0.0, 0) for x in begins])
+    best = max((p for places in found for p in places), key=lambda p: p.mass)
+    if dimension <= FEW:
+        others = scout(objective, best, rng)
+        found = [[*places, *others] for places in found]
+        best = max(best, *others, key=lambda p: p.mass) if others else best
+    root = np.ones(dimension) if best.root is None else best.root
+    white = np.empty((ensembles, replicas, dimension))
+    for e, places in enumerate(found):
+        for r in range(replicas):
+            x = spread(objective, places[r % len(places)], first, rng)
+            white[e, r] = x - best.x if best.root is None else np.linalg.solve(root, x - best.x)
+    return Starts(best.x, root, white, like, passes.spent)
+
+
+def scout(objective: Objective, best: Place, rng: np.random.Generator) -> list[Place]:
+    """Other modes with a share of the mass, as far as descents from far away come upon them.
+
+    A mode that no replica starts at is one that no diagnostic will ever see. Only proper modes count: where a density
+    merely grows into a corner, nothing is to be found.
+    """
+    found: list[Place] = []
+    for distance in SCOUTED:
+        if best.root is None:
+            break
+        x = objective.passes.rounded(best.x + distance * best.root @ rng.standard_normal(best.x.size))
+        if not tame(objective, x):
+            continue
+        place = descend(objective, x, arrive=True)
+        known = [best, *found]
+        if place.root is not None and place.mass > best.mass - MINOR and all(apart(place, k) for k in known):
+            found.append(place)
+    return found
+
+
+def apart(one: Place, other: Place) -> bool:
+    """Whether two places are far from each other by the measures of both."""
+    away, far = one.x - other.x, APART * np.sqrt(one.x.size)
+    roots = [p.root for p in (one, other) if p.root is not None]
+    return all(np.linalg.norm(np.linalg.solve(root, away)) > far for root in roots)
+
+
+def around(objective: Objective, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A random place around x, nearer and nearer to it until density and gradient there are finite."""
+    away = rng.uniform(-RADIUS, RADIUS, x.size)
+    for _ in range(80):
+        if tame(objective, x + away):
+            return objective.passes.rounded(x + away)
+        away /= 2
+    return x
+
+
+def spread(objective: Objective, place: Place, first: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A draw of the normal approximation at a place, drawn nearer until density and gradient are finite."""
+    if place.root is None:
+        return around(objective, first, rng)
+    away = place.root @ rng.standard_normal(place.x.size)
+    lowest = objective.value_and_grad(place.x)[0] + DEPTH * place.x.size + LOST
+    for _ in range(40):
+        if tame(objective, place.x + away, lowest):
+            return place.x + away
+        away /= 2
+    return place.x
+
+
+def tame(objective: Objective, x: np.ndarray, most: float = np.inf) -> bool:
+    """Whether density and gradient are finite, the gradient is not beyond reason, and U is not above `most`."""
+    value, grad, _ = objective.value_and_grad(objective.passes.rounded(x))
+    return bool(np.isfinite(value) and value <= most and np.abs(grad).max() < TAME)
+
+
+def descend(objective: Objective, x: np.ndarray, *, arrive: bool = False) -> Place:
+    """Newton steps from x up to the edge of the bulk; the place on the path with the most mass around it.
+
+    Where a density has no mode, the path leads into ever narrower places with ever less mass, and ends there. To
+    `arrive` it must reach a mode: otherwise the place has no root.
+    """
+    value, grad, _ = objective.value_and_grad(x)
+    if not np.isfinite(value):
+        raise ValueError("the log-density or its gradient is not finite at init: choose another init")
+    best, damping = Place(x, None, -np.inf, 0), 1e-3
+    for step in range(MOST_STEPS + 1):
+        hessian = -objective.hessian(x).total
+        if not np.isfinite(hessian).all():
+            break
+        model = model_of(hessian, objective.passes.precision)
+        place = Place(x, root_of(model), -value + log_volume(model), step)
+        best = max(best, place, key=lambda p: p.mass)
+        left = decrement(model, grad)
+        if arrive and left <= ARRIVED:
+            return place if model.positive else place._replace(root=None)
+        if (left <= BULK * x.size and not arrive) or place.mass < best.mass - LOST:
+            break
+        moved = improved(objective, x, value, grad, model, damping)
+        if moved is None:
+            break
+        x, value, grad, damping = moved
+    if arrive:
+        return best._replace(root=None)
+    return best if best.root is not None else best._replace(root=np.eye(x.size) * 1e-3)
+
+
+def improved(
+    objective: Objective, x: np.ndarray, value: float, grad: np.ndarray, model: Model, damping: float
+) -> tuple[np.ndarray, float, np.ndarray, float] | None:
+    """A damped Newton step that lowers U, with U and its gradient there and the next damping; None if there is none."""
+    slope = model.vectors.T @ (grad / model.scale)
+    for _ in range(40):
+        step = -(model.vectors @ (slope / (floored(model, 1e-8) + damping))) / model.scale
+        there = objective.passes.rounded(x + step)
+        new, new_grad, _ = objective.value_and_grad(there)
+        if np.isfinite(new) and new < value:
+            return there, new, new_grad, damping / 8
+        damping *= 4
+    return None
+
+
+def root_of(model: Model) -> np.ndarray:
+    """S with S Sᵀ = |H|⁻¹."""
+    return model.vectors / np.sqrt(floored(model, 1e-8)) / model.scale[:, None]
+
+
+def log_volume(model: Model) -> float:
+    """log |S|, in which flat directions count no more than as ten times as long as the steepest."""
+    return float(-np.sum(np.log(model.scale)) - 0.5 * np.sum(np.log(floored(model, 1e-2))))
+
+
+def decrement(model: Model, grad: np.ndarray) -> float:
+    """gᵀ|H|⁻¹g."""
+    return float(np.sum((model.vectors.T @ (grad / model.scale)) ** 2 / floored(model, 1e-8)))
+
+
+def floored(model: Model, share: float) -> np.ndarray:
+    """The absolute eigenvalues, none below a share of the largest; ones where the density has no curvature at all."""
+    largest = model.lifted.max()
+    return np.maximum(model.lifted, share * largest) if largest > 0 else np.ones_like(model.lifted)
+
+
+def stacked(starts: Starts) -> jax.Array:
+    """The whitened starts in the precision of the session, (ensemble · replica, D)."""
+    kind = ravel_pytree(starts.like)[0].dtype
+    return jnp.asarray(starts.white.reshape(-1, starts.white.shape[-1]), kind)

@@ -1,0 +1,135 @@
+"""Minibatches by importance: rows that add more to the noise of the gradient are drawn more often.
+
+Row i is drawn with probability p_i and counts with the weight 1/(N p_i), so the gradient stays unbiased. A share of the
+draws is uniform, which bounds the weights.
+"""
+
+import hashlib
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from hamcmc._types import PyTree
+from hamcmc.target.mode import Laplace
+from hamcmc.target.noise import over_rows
+from hamcmc.target.posterior import Posterior
+from hamcmc.target.view import View
+
+UNIFORM = 0.3  # share of the draws that ignore the scores
+TICKS = 2**32  # probabilities are multiples of its inverse, so that integer arithmetic draws them exactly
+DRAWS = (4, 32)  # of the Laplace approximation at which rows are compared, at least and at most
+WORK = 2**30  # rows · parameters · draws
+PROJECTED = 16  # random directions along which residuals are compared: enough for the mean of their squared lengths
+
+
+class Weighted(NamedTuple):
+    """A row of the data, or rows, and the weight 1/(N p_i)."""
+
+    row: PyTree
+    weight: Array | np.ndarray
+
+
+class Importance(View):
+    """A posterior whose minibatches are drawn row by row with given probabilities.
+
+    Its data are those of `plain` and a weight for each row, and a likelihood is the weighted one.
+
+    Args:
+        plain: the posterior.
+        probabilities: (N,), above zero, of sum 1.
+    """
+
+    def __init__(self, plain: Posterior, probabilities: np.ndarray):
+        super().__init__(plain)
+        ticks = _ticks(probabilities)
+        ends = np.cumsum(ticks)
+        self.probabilities = ticks / TICKS
+        self.last = jnp.asarray((ends - 1).astype(np.uint32))  # the last tick of each row
+        weights = (1 / (plain.size * self.probabilities)).astype(np.float32 if not _x64() else np.float64)
+        self.data = Weighted(plain.data, weights if plain.streamed else jnp.asarray(weights))
+        self.settings = {**plain.settings, "rows": "importance"}
+
+    def log_likelihood(self, parameters: PyTree, datum: Weighted) -> Array:
+        """log p(x_i|θ)/(N p_i)."""
+        return jnp.asarray(datum.weight) * self.plain._log_likelihood(parameters, datum.row)
+
+    def mean_likelihood_grad(self, position: PyTree, minibatch: Weighted) -> PyTree:
+        """ḡ_Ω(θ) = (1/n) Σ_{i∈Ω} ∇ log p(x_i|θ)/(N p_i)."""
+        if len(minibatch.weight) == self.size:
+            raise ValueError("minibatches by importance must have fewer rows than the data: give a batch_size")
+        return super().mean_likelihood_grad(position, minibatch)
+
+    def minibatch_indices(self, key: Array, iteration: Array, batch_size: int, replace: bool) -> Array:
+        """One row from each of n equally probable ranges of rows. `replace` plays no part."""
+        bits = jax.random.bits(jax.random.fold_in(key, iteration), (batch_size,), jnp.uint32)
+        edges = np.arange(batch_size + 1) * TICKS // batch_size
+        if batch_size > 1:
+            bits = edges[:-1].astype(np.uint32) + bits % np.diff(edges).astype(np.uint32)
+        return jnp.searchsorted(self.last, bits).astype(jnp.int32)
+
+    def checksum(self) -> str:
+        """SHA-256 of data and probabilities."""
+        digest = hashlib.sha256(self.plain.checksum().encode())
+        digest.update(np.asarray(self.last).tobytes())
+        return digest.hexdigest()
+
+
+def require_uniform(posterior: Posterior, what: str) -> None:
+    """Raise if rows are drawn by importance, for what draws rows uniformly itself."""
+    if posterior.settings.get("rows") == "importance":
+        raise ValueError(f"{what} draw rows uniformly: give the posterior without importance")
+
+
+def scores(view: Posterior, laplace: Laplace, *, draws: int | None = None, seed: int = 0) -> np.ndarray:
+    """How much each row adds to the noise of a gradient estimator, (N,).
+
+    It is the root mean square over draws of the Laplace approximation of ‖Lᵀ(g_i − c)‖, where g_i is the estimator on
+    row i alone, c is its part that is common to all rows, and L whitens. Rows drawn in proportion to it give the noise
+    of the least trace in white coordinates.
+
+    Args:
+        view: a posterior, on uniform minibatches, whose `per_datum_grads` are the estimator on each row.
+        laplace: the Laplace approximation of the posterior.
+        draws: how many; by default as many as can be afforded, 4 to 32.
+        seed: for the draws.
+    """
+    if draws is None:
+        draws = int(np.clip(WORK // (view.size * laplace.dimension), *DRAWS))
+    roots = np.broadcast_to(laplace.root, (draws, *laplace.root.shape))
+    if roots.ndim == 3 and laplace.dimension > PROJECTED:
+        signs = np.random.default_rng(seed).choice([-1.0, 1.0], (draws, laplace.dimension, PROJECTED))
+        roots = np.stack([laplace.root @ turn for turn in signs])  # keeps the mean of squared lengths, up to a factor
+
+    def squares(white: Array, _: Array) -> Array:
+        return jnp.sum(white**2, 1)
+
+    total, all_rows = np.zeros(view.size), np.arange(view.size)
+    for _, rows, found in over_rows(view, laplace.draw(draws, seed), roots, all_rows, np.ones(view.size), squares):
+        total[rows] += found[: len(rows)]
+    return np.sqrt(total / draws)
+
+
+def probabilities(scores: np.ndarray) -> np.ndarray:
+    """A mixture of uniform ones and ones in proportion to the scores."""
+    if not (np.isfinite(scores).all() and scores.sum() > 0):
+        return np.full(len(scores), 1 / len(scores))
+    return UNIFORM / len(scores) + (1 - UNIFORM) * scores / scores.sum()
+
+
+def _ticks(probabilities: np.ndarray) -> np.ndarray:
+    """Whole numbers of sum 2³² in proportion to the probabilities, at least 1 each."""
+    p = np.asarray(probabilities, np.float64)
+    if not (np.isfinite(p).all() and (p > 0).all() and abs(p.sum() - 1) < 1e-6):
+        raise ValueError("probabilities must be above 0 and of sum 1")
+    exact = p / p.sum() * (TICKS - len(p))
+    ticks = np.floor(exact).astype(np.int64) + 1
+    left = TICKS - int(ticks.sum())
+    ticks[np.argsort(np.floor(exact) - exact, kind="stable")[:left]] += 1  # the largest remainders first
+    return ticks
+
+
+def _x64() -> bool:
+    return jnp.zeros(()).dtype == jnp.float64

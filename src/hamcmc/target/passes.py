@@ -1,0 +1,224 @@
+"""Sums over all data in chunks: the log-density, its gradient and its second derivatives, added up in double precision.
+
+A chunk has a fixed number of rows, and rows that only fill up the last chunk have weight 0. So one compiled program
+serves all chunks of all passes, on all data, on a random part of them, and on streamed data.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.flatten_util import ravel_pytree
+
+from hamcmc._types import PyTree
+from hamcmc.target.posterior import Posterior
+
+CHUNK = 2**20  # numbers of the data, or of a parameter for each row, in a chunk: some MiB
+MOST_ROWS = 2**14  # in a chunk: longer sums lose digits in single precision
+BLOCK = 2**26  # rows · parameters · basis vectors of one matrix product
+
+
+class Parts(NamedTuple):
+    """A sum over data in two parts, flat and in double precision: that of the prior, and that of the likelihood."""
+
+    prior: Any
+    likelihood: Any
+
+    @property
+    def total(self) -> Any:
+        """The part of the prior and that of the likelihood together."""
+        return self.prior + self.likelihood
+
+
+class Passes:
+    """The log-density of a posterior and its derivatives, as functions of a flat unconstrained position.
+
+    Programs run in double precision where the model can be traced in it, whatever precision the session has: the digits
+    of a mode and of a Hessian are worth the time. A model that insists on single precision gets single precision, and
+    still its chunks are added up in double precision.
+
+    Attributes:
+        dimension: D.
+        kind: the type of the session's positions. Positions are rounded to it (:meth:`rounded`).
+        double: whether programs run in double precision.
+        spent: the work so far, in gradients on all data. A Hessian costs as much as D of them.
+    """
+
+    def __init__(self, posterior: Posterior, position: PyTree):
+        self.posterior = posterior = plain(posterior)
+        flat, self._to_session = ravel_pytree(position)
+        self.dimension, self.kind, self.spent = flat.size, np.dtype(flat.dtype), 0.0
+        leaves = jax.tree.leaves(posterior.data)
+        widest = max([self.dimension, *(int(np.prod(x.shape[1:])) for x in leaves)])
+        self._rows = min(posterior.size, max(1, min(MOST_ROWS, CHUNK // widest)))
+        self._block = min(self.dimension, max(1, BLOCK // (max(1, self._rows) * self.dimension)))
+        self._sums, self._second, self._products = map(jax.jit, (self._first, self._hessian, self._along))
+        # JAX converts a NumPy array that a model closes over only once, and keeps the outcome as long as something
+        # refers to it. So the session comes first, and what it got is held: otherwise the session would later meet
+        # numbers in double precision. A model with such arrays then fails to be traced in double precision.
+        self.double = False
+        self._prepare(position)
+        self._session = jax.make_jaxpr(self._first)(self._device(np.asarray(flat)), *next(self._chunks(None)))
+        self.double = True
+        try:
+            self._prepare(position)
+            with self._precision():
+                self._sums.lower(self._device(np.asarray(flat)), *next(self._chunks(None)))
+        except Exception:  # whatever the model raises: in single precision it runs, or raises it again
+            self.double = False
+            self._prepare(position)
+
+    def _prepare(self, position: PyTree) -> None:
+        with self._precision():
+            kind = jnp.float64 if self.double else None
+            self._unravel = ravel_pytree(jax.tree.map(lambda x: jnp.asarray(np.asarray(x), kind), position))[1]
+
+    # --- positions ---
+
+    @property
+    def precision(self) -> float:
+        """The relative error of one number that a program computes."""
+        return float(np.finfo(np.float64 if self.double else self.kind).eps)
+
+    def flat(self, position: PyTree) -> np.ndarray:
+        """A position as one vector in double precision."""
+        return np.concatenate([np.ravel(np.asarray(x, np.float64)) for x in jax.tree.leaves(position)])
+
+    def position(self, x: np.ndarray) -> PyTree:
+        """The pytree of a flat position, in the session's precision."""
+        return self._to_session(jnp.asarray(x, self.kind))
+
+    def rounded(self, x: np.ndarray) -> np.ndarray:
+        """The nearest position that the session can represent."""
+        return x.astype(self.kind).astype(np.float64)
+
+    def fold(self, x: np.ndarray) -> np.ndarray:
+        """The position folded back into the mirrored supports."""
+        if self.posterior.mirror is None:
+            return x
+        with self._precision():
+            return np.asarray(ravel_pytree(self.posterior.mirror(self._unravel(self._device(x))))[0], np.float64)
+
+    # --- sums over the data, or over given rows with the weight N/n ---
+
+    def value_and_grad(self, x: np.ndarray, rows: np.ndarray | None = None) -> tuple[Parts, Parts]:
+        """The log-density and its gradient, each in two parts."""
+        value, grad = self._total(self._sums, x, rows, ())
+        self.spent += self._share(rows)
+        return value, grad
+
+    def hessian(self, x: np.ndarray, rows: np.ndarray | None = None) -> Parts:
+        """∇² of the log-density (D, D) in two parts, as matrix products."""
+        found = self._total(self._second, x, rows, ())[0]
+        self.spent += self.dimension * self._share(rows)
+        return Parts(*((h + h.T) / 2 for h in found))
+
+    def products(self, x: np.ndarray, vectors: np.ndarray, rows: np.ndarray | None = None) -> Parts:
+        """∇² of the log-density times each row of `vectors` (K, D)."""
+        with self._precision():
+            given = (self._device(vectors),)
+        self.spent += len(vectors) * self._share(rows)
+        return self._total(self._products, x, rows, given)[0]
+
+    def _share(self, rows: np.ndarray | None) -> float:
+        return 1.0 if rows is None else len(rows) / self.posterior.size
+
+    def _total(self, program: Callable, x: np.ndarray, rows: np.ndarray | None, given: tuple) -> tuple[Parts, ...]:
+        """The program's sums over chunks. The first chunk counts for the prior, which is the same in all of them."""
+        found: tuple[Parts, ...] = ()
+        with self._precision():
+            at = self._device(x)
+            for data, indices, weights in self._chunks(rows):
+                parts = program(at, data, indices, weights, *given)
+                new = tuple(Parts(*(np.array(part, np.float64) for part in parts_of)) for parts_of in parts)
+                found = tuple(Parts(a.prior, a.likelihood + b.likelihood) for a, b in zip(found, new)) or new
+        scale = 1.0 if rows is None else self.posterior.size / len(rows)
+        return tuple(Parts(a.prior, scale * a.likelihood) for a in found)
+
+    def _chunks(self, rows: np.ndarray | None) -> Iterator[tuple[PyTree, Array | None, Array | None]]:
+        """Data, which of their rows to take, and the rows' weights, for each chunk."""
+        if self.posterior.size == 0:
+            yield None, None, None
+            return
+        count, length = self.posterior.size if rows is None else len(rows), self._rows
+        for start in range(0, count, length):
+            place = np.arange(start, start + length)
+            weights = self._device((place < count).astype(np.float64))
+            place = np.minimum(place, count - 1)
+            taken = place if rows is None else rows[place]
+            if self.posterior.streamed:
+                order = np.unique(taken)  # read in the order in which they are on disk
+                data = jax.tree.map(lambda x, order=order: _padded(x[order], length), self.posterior.data)
+                yield data, jnp.asarray(np.searchsorted(order, taken), jnp.int32), weights
+            else:
+                yield self.posterior.data, jnp.asarray(taken, jnp.int32), weights
+
+    # --- what is compiled ---
+
+    def _precision(self) -> AbstractContextManager:
+        return jax.enable_x64(True) if self.double else nullcontext()
+
+    def _device(self, x: np.ndarray) -> Array:
+        return jnp.asarray(x, jnp.float64 if self.double else self.kind)
+
+    def _densities(self, data: PyTree, indices: Any, weights: Any) -> tuple[Callable, Callable]:
+        """The log-prior and the weighted log-likelihood of a chunk, as functions of a flat position."""
+
+        def prior(x: Array) -> Array:
+            return self.posterior._log_prior(self._unravel(x))
+
+        def likelihood(x: Array) -> Array:
+            if indices is None:
+                return jnp.zeros((), x.dtype)
+            rows = jax.tree.map(lambda leaf: self._cast(jnp.take(leaf, indices, axis=0, mode="clip")), data)
+            parameters = self.posterior.constrain(self._unravel(x))
+            return jnp.sum(weights * jax.vmap(self.posterior._log_likelihood, (None, 0))(parameters, rows))
+
+        return prior, likelihood
+
+    def _cast(self, leaf: Array) -> Array:
+        kind = jnp.result_type(leaf.dtype, jnp.float64) if self.double else leaf.dtype
+        return leaf.astype(kind) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
+
+    def _first(self, x: Array, *chunk: Any) -> tuple[Parts, Parts]:
+        prior, likelihood = (jax.value_and_grad(f)(x) for f in self._densities(*chunk))
+        return Parts(prior[0], likelihood[0]), Parts(prior[1], likelihood[1])
+
+    def _hessian(self, x: Array, *chunk: Any) -> tuple[Parts]:
+        blocks = -(-self.dimension // self._block)
+        basis = jnp.eye(blocks * self._block, self.dimension, dtype=x.dtype).reshape(blocks, self._block, -1)
+
+        def square(f: Callable) -> Array:
+            product = linearized(jax.grad(f), x)[1]
+            return lax.map(jax.vmap(product), basis).reshape(-1, self.dimension)[: self.dimension]
+
+        return (Parts(*map(square, self._densities(*chunk))),)
+
+    def _along(self, x: Array, data: PyTree, indices: Any, weights: Any, vectors: Array) -> tuple[Parts]:
+        densities = self._densities(data, indices, weights)
+        return (Parts(*(jax.vmap(linearized(jax.grad(f), x)[1])(vectors) for f in densities)),)
+
+
+def linearized(grad: Callable[[PyTree], PyTree], x: PyTree) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
+    """A gradient at x, and ``v -> H v`` by its derivative H there."""
+    try:
+        return jax.linearize(grad, x)
+    except TypeError:  # a function with a reverse-mode rule of its own; H is symmetric
+        value, transposed = jax.vjp(grad, x)
+        return value, lambda v: transposed(v)[0]
+
+
+def plain(posterior: Posterior) -> Posterior:
+    """The posterior that a gradient estimator is a view of, or the posterior itself."""
+    while "plain" in vars(posterior):
+        posterior = posterior.plain  # type: ignore[attr-defined]
+    return posterior
+
+
+def _padded(x: np.ndarray, length: int) -> np.ndarray:
+    """The rows, followed by copies of the last one up to the given length."""
+    return np.concatenate([x, np.repeat(x[-1:], length - len(x), axis=0)]) if len(x) < length else np.asarray(x)

@@ -1,0 +1,144 @@
+"""Minibatches by importance: exact frequencies, unbiased runs, less noise where features are rare."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import hamcmc
+from hamcmc.store.errors import RunError
+from hamcmc.target import importance, minibatch
+from tests.mutation import mutant
+from tests.samplers.targets import Z
+
+CHANCES = np.array([0.4, 0.05, 0.2, 0.01, 0.14, 0.15, 0.05])
+
+
+def rare(package, size=3000, on_disk=None):
+    """A logistic regression on indicators, three of which only six rows have."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([np.ones((size, 1)), rng.random((size, 3)) < 0.3, np.zeros((size, 3))], 1).astype(np.float32)
+    for column in (4, 5, 6):
+        x[rng.choice(size, 6, replace=False), column] = 1
+    label = rng.random(size) < 1 / (1 + np.exp(1 - x @ np.array([0, 1, -1, 0.5, 2, 1, -1])))
+
+    def log_likelihood(theta, d):
+        return -jnp.logaddexp(0.0, jnp.where(d["label"], -1.0, 1.0) * (d["x"] @ theta))
+
+    data = {"x": on_disk(x) if on_disk else x, "label": label}
+    posterior = package.Posterior(lambda theta: -0.5 * jnp.sum(theta**2), log_likelihood, data)
+    return posterior, package.laplace(posterior, jnp.zeros(7))
+
+
+def few():
+    return hamcmc.Posterior(lambda m: 0 * m, lambda m, x: -((x - m) ** 2), np.arange(7.0, dtype=np.float32))
+
+
+def check_frequencies(package, batch_size):
+    """Each row is drawn n p_i times on average, within Z standard errors of independent draws."""
+    view = package.target.importance.Importance(few(), CHANCES)
+    draws = 20_000 // batch_size
+    rows = jax.jit(
+        jax.vmap(lambda t: view.minibatch_indices(jax.random.key(0), t, batch_size, True)),
+    )(jnp.arange(draws))
+    share = np.bincount(np.ravel(rows), minlength=7) / rows.size
+    assert (np.abs(share - CHANCES) <= Z * np.sqrt(CHANCES * (1 - CHANCES) / rows.size)).all(), f"drawn: {share}"
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 50])
+def test_rows_are_drawn_with_their_probabilities(batch_size):
+    check_frequencies(hamcmc, batch_size)
+
+
+def test_broken_draws_are_noticed():
+    with (
+        mutant("target/importance.py", "jnp.searchsorted(self.last, bits)", "(bits % 7)") as package,
+        pytest.raises(AssertionError, match="drawn"),
+    ):
+        check_frequencies(package, 3)
+
+
+def test_whole_numbers_of_ticks():
+    ticks = importance._ticks(CHANCES)
+    assert ticks.sum() == 2**32
+    assert_allclose(ticks / 2**32, CHANCES, rtol=1e-7)
+    tiny = np.array([1 - 2e-12, 1e-12, 1e-12])
+    assert importance._ticks(tiny).tolist() == [2**32 - 2, 1, 1]
+    for bad in (np.array([0.5, 0.6]), np.array([1.0, 0.0]), np.array([np.nan, 1.0])):
+        with pytest.raises(ValueError, match="probabilities must be above 0 and of sum 1"):
+            importance._ticks(bad)
+
+
+def test_a_plain_posterior_draws_as_ever():
+    posterior = few()
+    for replace in (True, False):
+        drawn = posterior.minibatch_indices(jax.random.key(1), jnp.int32(5), 3, replace)
+        assert_array_equal(drawn, minibatch.draw(jax.random.key(1), jnp.int32(5), 7, 3, replace))
+
+
+def test_rows_of_rare_features_are_drawn_more_often():
+    posterior, found = rare(hamcmc)
+    view = hamcmc.control_variate(posterior, found, order=2, importance=True)
+    few_have_it = np.asarray(posterior.data["x"])[:, 4:].any(1)
+    assert view.probabilities[few_have_it].mean() > 20 * view.probabilities[~few_have_it].mean()
+    assert view.probabilities.min() >= 0.99 * importance.UNIFORM / 3000
+    noise = [hamcmc.gradient_noise(v, found).largest for v in (hamcmc.control_variate(posterior, found, order=2), view)]
+    assert noise[1] < noise[0] / 10
+    assert view.settings["rows"] == "importance"
+    assert view.checksum() != hamcmc.control_variate(posterior, found, order=2).checksum()
+
+
+def test_a_run_in_memory_on_disk_and_resumed(tmp_path, short_segments):
+    """Streamed rows are those that a run in memory draws, with their weights; other probabilities are refused."""
+
+    def on_disk(x):
+        rows = np.memmap(tmp_path / "x", x.dtype, "w+", shape=x.shape)
+        rows[:] = x
+        return rows
+
+    short_segments(7)
+
+    class Stop(BaseException):
+        pass
+
+    def stop(_):
+        raise Stop
+
+    settings = {"step_size": 1e-3, "num_samples": 20, "warmup": 5, "batch_size": 16, "chains": 1, "progress": False}
+    draws = []
+    for where in (None, on_disk):
+        posterior, found = rare(hamcmc, on_disk=where)
+        view = hamcmc.control_variate(posterior, found, importance=True)
+        draws.append(np.asarray(hamcmc.sample(view, "sgld", jnp.zeros(7), **settings).posterior["theta"]))
+    assert_allclose(draws[0], draws[1], rtol=1e-5, atol=1e-6)
+    with pytest.raises(Stop):
+        hamcmc.sample(view, "sgld", jnp.zeros(7), **settings | {"progress": stop}, out=tmp_path / "run")
+    with pytest.raises(RunError, match="another control variate"):
+        hamcmc.resume(tmp_path / "run", hamcmc.control_variate(posterior, found), jnp.zeros(7), progress=False)
+    resumed = hamcmc.resume(tmp_path / "run", view, jnp.zeros(7), progress=False)
+    assert_array_equal(resumed.posterior["theta"], draws[1])
+
+
+def test_all_data_at_once_are_refused():
+    """Weights are those of drawn rows; all data need none."""
+    posterior, found = rare(hamcmc)
+    view = hamcmc.control_variate(posterior, found, importance=True)
+    with pytest.raises(ValueError, match="must have fewer rows than the data: give a batch_size"):
+        view.grad(jnp.zeros(7), view.data)
+    assert_allclose(view.full_grad(jnp.zeros(7)), posterior.full_grad(jnp.zeros(7)))
+    assert_allclose(view.full_log_density(jnp.zeros(7)), posterior.full_log_density(jnp.zeros(7)))
+
+
+def test_what_draws_rows_uniformly_itself():
+    posterior, found = rare(hamcmc)
+    view = hamcmc.control_variate(posterior, found, importance=True)
+    with pytest.raises(ValueError, match="svrg and evidence draw rows uniformly"):
+        hamcmc.svrg(view, "sgld", every=10)
+    with pytest.raises(ValueError, match="the trials of tune draw rows uniformly"):
+        hamcmc.tune(view, "sgld", jnp.zeros(7), batch_size=10)
+
+
+def test_scores_that_say_nothing():
+    assert_allclose(importance.probabilities(np.zeros(4)), 0.25)
+    assert_allclose(importance.probabilities(np.array([1, np.nan])), 0.5)
