@@ -6,6 +6,7 @@ import pytest
 
 import hamcmc
 from hamcmc.samplers import NAMES, build, maker
+from hamcmc.samplers.ensemble.hamiltonian import TYPICAL_STEPS
 from hamcmc.samplers.registry import requires, takes
 
 
@@ -57,6 +58,7 @@ def test_options_of_samplers():
         "hamcmc",
         "ensemble_hamcmc",
         "ensemble_adjusted",
+        "ensemble_hmc",
         "ensemble_underdamped",
     }
     assert {name for name in NAMES if requires(name, "fisher")} == {"sgrld"}
@@ -74,6 +76,7 @@ def test_capabilities_are_fields(model):
         "ensemble_hamcmc": (11, 0.0, 22, 1, 10, 1000, False),
         "ensemble_underdamped": (11, 0.0, 22, 1, 10, 1000, False),
         "ensemble_adjusted": (11, 0.0, 22, 1, 10, 1000, True),
+        "ensemble_hmc": (16 * TYPICAL_STEPS, 0.0, 16, 1, 0, 600, True),
     }
     for name in NAMES:
         options = {"fisher": jnp.eye(3)} if name == "sgrld" else {}

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from hamcmc._types import Facts
 from hamcmc.diagnostics.identities import Statistic
@@ -64,6 +63,8 @@ def _state(settings: Facts, meta: Facts, draws: int) -> Iterator[Reason]:
 
 def critical(m: Measured) -> float:
     """The value of Student's t that chance exceeds in one of all statistics with the probability ALARM."""
+    from scipy import stats  # it takes a while to import
+
     if m.stein is None:
         return np.inf
     count = 3 * len(m.stein.mean.error)
@@ -88,6 +89,7 @@ def _stein(m: Measured) -> Iterator[Reason]:
             j = int(np.argmax(grades * 1e6 + np.minimum(np.nan_to_num(size), 1e5)))
             name, error, se = np.array(m.names)[m.confronted][j], statistic.error[j], statistic.se[j]
             more = int((grades == grades.max()).sum()) - 1
+            error, se = np.clip(error, -99, 99), min(se, 99)
             text = what.format(name, error, se) + " against the gradients" + (f" ({more:,} more are)" if more else "")
             yield Reason(int(grades.max()), 10 + float(size[j]), text)
     no_sd = m.tails[m.confronted] > NO_VARIANCE  # then nobody asks for its standard deviation
@@ -134,6 +136,8 @@ def r_hat_limits(m: Measured, limit: float) -> tuple[np.ndarray, np.ndarray]:
     a half-chain it is 1/e, even if all is well, with a relative standard deviation of √(2/(k−1)) for k of them. Many
     short chains therefore have a larger R-hat than a few long ones, and that is no fault.
     """
+    from scipy import stats
+
     z = stats.norm.isf(0.01 / max(1, len(m.names)))
     nested = 1 < m.ensembles < m.half_chains // 2
     e = np.maximum(np.nan_to_num(m.mixing.own), FEWEST_EFFECTIVE[nested])
@@ -189,7 +193,7 @@ def _effective(m: Measured) -> Iterator[Reason]:
 def _stuck(m: Measured) -> Iterator[Reason]:
     """Chains that do not take part."""
     for chain, text in m.stuck.items():
-        others = f", and so do {len(m.stuck) - 1} others" if len(m.stuck) > 1 else ""
+        others = f", and {len(m.stuck) - 1} others take no part either" if len(m.stuck) > 1 else ""
         yield Reason(NOT_CONVERGED, 8.0, f"chain {chain} {text}{others}")
         return
 

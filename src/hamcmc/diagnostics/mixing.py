@@ -13,7 +13,6 @@ their own noise (the nested R-hat of Margossian et al., Bayesian Analysis 2024, 
 from typing import NamedTuple
 
 import numpy as np
-from scipy import fft, special, stats
 
 from hamcmc.diagnostics.ess import LEAST
 
@@ -94,6 +93,8 @@ def pooled(halves: np.ndarray, together: int) -> np.ndarray:
 
 def normal_scores(x: np.ndarray) -> np.ndarray:
     """Normal quantiles of the ranks among all chains, separately for each scalar; equal values share a mean rank."""
+    from scipy import special, stats  # it takes a while to import
+
     flat = np.ascontiguousarray(x.reshape(-1, x.shape[2]).T)
     size = flat.shape[1]
     order = np.argsort(flat, axis=1)
@@ -133,6 +134,8 @@ def effective(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _autocovariance(centred: np.ndarray) -> np.ndarray:
     """The mean over chains of the autocovariance at each lag, (chain, draw, K) → (draw, K)."""
+    from scipy import fft
+
     n = centred.shape[1]
     length = fft.next_fast_len(2 * n, real=True)
     power = (np.abs(np.asarray(fft.rfft(centred, length, axis=1))) ** 2).mean(0)

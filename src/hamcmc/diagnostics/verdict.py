@@ -16,6 +16,7 @@ from hamcmc.store.result import StoredRun
 from hamcmc.target.posterior import Posterior
 
 WORST = 8  # parameters in the table
+HUGE = 10.0  # an error beyond which its digits say nothing
 EXIT_CODES = {"good": 0, "usable": 0, "not converged": 3, "wrong": 4}  # of commands that show a verdict
 HEADS = {
     "mean_error": "mean off by (sd)",
@@ -62,7 +63,9 @@ class Row:
         """The row as text."""
 
         def off(error: float, se: float, form: str) -> str:
-            return "–" if np.isnan(error) else f"{error:{form}} ± {se:{form[1:]}}"
+            if abs(error) > HUGE:
+                return f"beyond {np.copysign(HUGE, error):{form}}"
+            return "–" if np.isnan(error) else f"{error:{form}} ± {min(se, HUGE):{form[1:]}}"
 
         def plain(number: float, form: str) -> str:
             return "–" if np.isnan(number) else f"{number:{form}}"

@@ -1,6 +1,8 @@
 """The automatic run: measure what the plan asks for, and make posterior, sampler and starts as it says."""
 
+import sys
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -9,12 +11,16 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from hamcmc import samplers
-from hamcmc._types import PyTree, Record
+from hamcmc._types import Facts, PyTree, Record
+from hamcmc.inference.arguments import Init, init_of
 from hamcmc.inference.job import batch_size_of, parameters
 from hamcmc.inference.plan import Measured, Plan, decide
+from hamcmc.inference.progress import Progress, Status
 from hamcmc.inference.starts import spread_starts
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.registry import takes
+from hamcmc.store.checkpoint import Checkpoint
+from hamcmc.store.files import reading
 from hamcmc.target.estimators import control_variate
 from hamcmc.target.mode import Laplace, laplace
 from hamcmc.target.noise import gradient_noise
@@ -170,3 +176,26 @@ def gradient_seconds(posterior: Posterior, like: PyTree, replicas: int) -> float
         jax.block_until_ready(evaluate(positions, posterior.data))
         taken.append(time.perf_counter() - began)
     return min(taken)
+
+
+def planned_before(
+    posterior: Posterior, init: Init | None, asked: Facts, checkpoint: Checkpoint | None, path: Path
+) -> Prepared:
+    """What an automatic run was prepared with, from its checkpoint; made anew if it never wrote one."""
+    with reading(path / "run.json"):
+        plan = Plan(**{k: asked["plan"][k] for k in Plan._fields})
+    kept = {k.removeprefix("kept."): v for k, v in (checkpoint.arrays if checkpoint else {}).items() if "kept." in k}
+    start = init_of(posterior, init)
+    if not kept:
+        how = {"ensembles": asked["ensembles"], "batch_size": None, "seed": asked["seed"], "options": plan.options}
+        return prepare(posterior, start, iterations=asked["num_samples"] * asked["thin"], **how)
+    like = posterior.unconstrain(parameters(start, jax.random.key(asked["seed"])))
+    return assemble(posterior, like, plan, kept, {})
+
+
+def say_plan(plan: Plan, progress: bool | Progress | None) -> None:
+    """Print the plan's reason, unless nothing is to be shown; a function that asks for progress gets it instead."""
+    if callable(progress):
+        progress(Status(0.0, phase="plan", note=plan.reason))
+    elif progress is not False:
+        print(f"plan: {plan.reason}", file=sys.stderr)
