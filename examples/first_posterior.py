@@ -7,9 +7,9 @@ import numpy as np
 import hamcmc
 
 rng = np.random.default_rng(0)
-features = rng.normal(size=(2_000, 3)).astype(np.float32)
+features = rng.normal(size=(500, 3)).astype(np.float32)
 true_weights = np.array([1.0, -2.0, 0.5], np.float32)
-labels = (rng.uniform(size=2_000) < 1 / (1 + np.exp(-features @ true_weights))).astype(np.float32)
+labels = (rng.uniform(size=500) < 1 / (1 + np.exp(-features @ true_weights))).astype(np.float32)
 
 
 def log_prior(weights):

@@ -46,6 +46,7 @@ def blocks(text: str) -> list[tuple[int, str]]:
 
 
 OTHERWISE_TESTED = ("interoperability.md",)  # tests/interop covers what it calls
+LONG = ("README.md", "first-posterior.md")  # runs that repay the time to optimise their programs
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,9 @@ OTHERWISE_TESTED = ("interoperability.md",)  # tests/interop covers what it call
     [pytest.param(p, marks=pytest.mark.slow) if p.name in OTHERWISE_TESTED else p for p in PAGES],
     ids=lambda p: str(p.relative_to(ROOT)),
 )
-def test_samples_run(page, tmp_path, monkeypatch):
+def test_samples_run(page, request, tmp_path, monkeypatch):
+    if page.name in LONG:
+        request.getfixturevalue("optimised")
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "sample"}
     for line, code in blocks(page.read_text()):
