@@ -187,8 +187,9 @@ def planned_before(
     kept = {k.removeprefix("kept."): v for k, v in (checkpoint.arrays if checkpoint else {}).items() if "kept." in k}
     start = init_of(posterior, init)
     if not kept:
-        how = {"ensembles": asked["ensembles"], "batch_size": None, "seed": asked["seed"], "options": plan.options}
-        return prepare(posterior, start, iterations=asked["num_samples"] * asked["thin"], **how)
+        how = {"ensembles": asked["ensembles"], "batch_size": plan.batch_size, "seed": asked["seed"]}
+        iterations = asked["num_samples"] * asked["thin"]
+        return prepare(posterior, start, iterations=iterations, options=plan.options, **how)._replace(plan=plan)
     like = posterior.unconstrain(parameters(start, jax.random.key(asked["seed"])))
     return assemble(posterior, like, plan, kept, {})
 
