@@ -100,7 +100,7 @@ def test_varying_curvature():
 # --- noisy gradients ---
 
 
-def temperature(make, *, replicas=1000):
+def temperature(make, *, steps=100, replicas=1000):
     """Mean squared deviation over the exact posterior's, and what SGHMC should have, on minibatches of 20 of 1000."""
     data = lg.simulate(np.random.default_rng(0), 1000, np.eye(3), 10.0)
     truth, n, epsilon = lg.exact(data, 10.0), 20, 1e-4
@@ -108,7 +108,7 @@ def temperature(make, *, replicas=1000):
     root = np.linalg.cholesky(truth.precision)
     z = np.random.default_rng(1).standard_normal((replicas, 3))
     starts = jnp.asarray(truth.mean + np.linalg.solve(root.T, z.T).T, jnp.float32)
-    end = final_positions(make(posterior), posterior, starts, steps=100, step_size=epsilon, batch_size=n)
+    end = final_positions(make(posterior), posterior, starts, steps=steps, step_size=epsilon, batch_size=n)
     found = np.mean(((np.asarray(end, float) - truth.mean) @ root) ** 2)
 
     grads = (data.x - data.a @ truth.mean)[:, None] * data.a / 10
@@ -125,7 +125,8 @@ def test_noise_heats_without_a_thermostat():
 
 @pytest.mark.parametrize("make", [lambda p: hamcmc.sgnht(p.grad), hamcmc.ccadl], ids=["sgnht", "ccadl"])
 def test_thermostats_take_the_heat_out(make):
-    found, _, error = temperature(make)
+    """Once they have settled: after 100 steps SGNHT's variance is still 12 % too large, after 200 steps 1 %."""
+    found, _, error = temperature(make, steps=200)
     assert found == pytest.approx(1, abs=error + 0.03)
 
 
