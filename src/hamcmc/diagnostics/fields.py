@@ -63,7 +63,7 @@ class Fields(NamedTuple):
 def directions(here: Draws, slopes: np.ndarray, everywhere: Draws) -> Fields:
     """Fields for standardized draws `here` with gradients `slopes` (n, D); no fold uses its own draws for them.
 
-    With fewer than four draws for each parameter, B is 0 and a is the covariance of all draws of the run.
+    With fewer than four draws for each parameter, B is 0 and a comes from the correlations of all draws of the run.
     """
     z, w = np.clip(here.flat, -CLIP, CLIP), here.flat_weights
     folds, all_folds = clusters(here) % FOLDS, clusters(everywhere) % FOLDS
@@ -72,7 +72,7 @@ def directions(here: Draws, slopes: np.ndarray, everywhere: Draws) -> Fields:
         everything = np.clip(everywhere.flat, -CLIP, CLIP)
         for fold in range(FOLDS):
             inside, kept = folds == fold, all_folds != fold
-            along[inside] = _covariance(slopes[inside], everything[kept], everywhere.flat_weights[kept])
+            along[inside] = _correlated(slopes[inside], everything[kept], everywhere.flat_weights[kept])
         spread = np.average(along**2, axis=0, weights=w) - np.average(along, axis=0, weights=w) ** 2
         return Fields(along, own, np.where(spread > 0, spread, 1.0))
     pairs = _pairs(len(z), z.shape[1])
@@ -103,11 +103,22 @@ def _components(coefficients: np.ndarray, moved: np.ndarray, pairs: np.ndarray) 
     return np.diag(coefficients[:, :d]) + moved @ np.where(mine, coefficients[:, d:], 0.0).T
 
 
-def _covariance(slopes: np.ndarray, z: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """The slopes along the directions Cov(z)/Var(z_j), without the matrix itself."""
+def _correlated(slopes: np.ndarray, z: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The slopes along the directions Cov(z)/Var(z_j), as far as the correlations are more than chance.
+
+    If there are fewer than two draws for each parameter, that is nobody's guess, and each direction is an axis.
+    """
+    n, d = z.shape
+    if n < 2 * d:
+        return slopes
     z = z - np.average(z, axis=0, weights=w)
-    variance = np.average(z**2, axis=0, weights=w)
-    return (slopes @ z.T) @ (z * (w / w.sum())[:, None]) / np.where(variance > 0, variance, 1.0)
+    deviation = np.sqrt(np.average(z**2, axis=0, weights=w))
+    deviation = np.where(deviation > 0, deviation, 1.0)
+    z = z / deviation
+    correlation = z.T @ (z * (w / w.sum())[:, None])
+    np.fill_diagonal(correlation, 0.0)
+    trust = np.clip(1 - 2 * (d - 1) / n / np.maximum((correlation**2).sum(1), 1e-300), 0, 1)
+    return slopes + trust * ((slopes * deviation) @ correlation) / deviation
 
 
 def _regression(z: np.ndarray, features: np.ndarray, w: np.ndarray) -> np.ndarray:

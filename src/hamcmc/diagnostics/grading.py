@@ -55,7 +55,7 @@ def _state(settings: Facts, meta: Facts, draws: int) -> Iterator[Reason]:
     if status == "failed":
         yield Reason(NOT_CONVERGED, 1e6, f"the run failed: {meta.get('message', 'no message')}")
     elif status != "complete":
-        yield Reason(USABLE, 0.0, f"the run is not finished: {draws:,} of {settings['num_samples']:,} draws per chain")
+        yield Reason(USABLE, 1e6, f"the run is not finished: {draws:,} of {settings['num_samples']:,} draws per chain")
 
 
 # --- gradients ---

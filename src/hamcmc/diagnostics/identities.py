@@ -158,8 +158,9 @@ def basis(z: np.ndarray, edge: np.ndarray) -> np.ndarray:
 
 def outward(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """f for the tails, and f': like z³ near the middle, like z far away."""
-    square = z**2 + TAIL**2
-    return z**3 / square, z**2 * (z**2 + 3 * TAIL**2) / square**2
+    square = z * z
+    share = square / (square + TAIL**2)
+    return z * share, share * (3 - 2 * share)
 
 
 def _errors(adjusted: Adjusted, fields: Fields, slopes: np.ndarray) -> tuple:
