@@ -99,6 +99,15 @@ def test_an_interrupted_run_goes_on_to_the_same_draws(regime, tmp_path, monkeypa
     assert resumed.check().word == whole.check().word
 
 
+def test_positions_of_any_structure_are_judged():
+    """A tuple, whose entries have no names of their own."""
+    posterior = hamcmc.Posterior(lambda p: -0.5 * (jnp.sum(p[0] ** 2) + p[1][0] ** 2))
+    result = hamcmc.sample(posterior, init=(jnp.zeros(2), (jnp.zeros(()),)), **QUICKLY)
+    assert result.check().gradients > 0
+    assert set(result.posterior) == {"0", "1.0"}
+    assert posterior.init is None
+
+
 def test_arguments_override_the_plan():
     result = hamcmc.sample(normal(), ensembles=3, warmup=200, num_samples=20, adapt=40, replicas=4, progress=False)
     assert (result.settings["ensembles"], result.settings["warmup"], result.settings["replicas"]) == (3, 200, 4)

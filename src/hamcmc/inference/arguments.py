@@ -1,5 +1,6 @@
 """The arguments of a run: checked, and completed where they were left out."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,15 @@ def init_of(posterior: Posterior, init: Init | Positions | None) -> Init | Posit
     if found is None:
         raise ValueError("init is missing: give sample(…, init=…), or Posterior(…, init=…)")
     return found
+
+
+def starting_at(posterior: Posterior, init: Init | None) -> Posterior:
+    """The posterior with an ``init`` that was given for this run: it shows the structure of a position."""
+    if init is None:
+        return posterior
+    known = copy.copy(posterior)
+    known.init = init
+    return known
 
 
 def made_by(sampler: str | SamplerOrMaker, posterior: Posterior, options: Facts) -> Sampler:

@@ -18,6 +18,7 @@ from hamcmc.inference.arguments import (
     made_by,
     recorded_sampler,
     seed_of,
+    starting_at,
     warmup_of,
 )
 from hamcmc.inference.auto import Prepared, planned_before, say_plan
@@ -127,6 +128,7 @@ def sample(
         NonFinite: the state became non-finite; `.result` has the draws before that.
         Interrupted: SIGINT or SIGTERM arrived; with `out`, :func:`resume` continues.
     """
+    posterior = starting_at(posterior, init)
     prepared: Prepared | None = None
     if isinstance(sampler, str) and sampler == "auto":
         _check.at_least("num_samples", num_samples, 1)
