@@ -6,7 +6,7 @@ import pytest
 
 import hamcmc
 from hamcmc.diagnostics import grading
-from hamcmc.inference import auto, plan
+from hamcmc.inference import auto, plan, starts
 from hamcmc.inference.starts import descend, spread_starts
 from hamcmc.target.newton import Objective
 from hamcmc.target.passes import Passes
@@ -64,6 +64,24 @@ def test_one_call_is_right_and_says_so(tmp_path):
     assert again.check() == result.check()
     assert again.settings["plan"]["reason"] == said[0].note
     assert set(again.meta["costs"]) == {"mode", "compile", "adaptation", "sampling", "verdict"}
+
+
+def beside_a_minor_mode(x):
+    """N(0, I), and e⁻²⁵ of the mass in a narrow mode at 5, nearer to the start."""
+    return jnp.logaddexp(-0.5 * jnp.sum(x**2), -0.5 * jnp.sum((x - 5) ** 2) / 0.01 - 20.0)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_no_replica_starts_in_a_mode_that_does_not_matter(monkeypatch, broken):
+    """All start where typical draws are; and the test notices if depth and mass do not matter."""
+    if broken:
+        monkeypatch.setattr(starts, "MINOR", np.inf)
+        monkeypatch.setattr(starts, "SHALLOW", np.inf)
+    found = spread_starts(hamcmc.Posterior(beside_a_minor_mode), jnp.full(2, 4.5), 2, 16, seed=0)
+    x = (found.white @ found.root.T + found.centre).reshape(-1, 2)
+    lost = np.linalg.norm(x - 5, axis=1) < 1
+    assert lost.any() == broken
+    assert (np.linalg.norm(x[~lost], axis=1) < 6).all()
 
 
 def test_too_few_effective_draws_make_it_longer(monkeypatch, tmp_path):
