@@ -98,7 +98,7 @@ def spread_starts(posterior: Posterior, parameters: PyTree, ensembles: int, repl
     for ensemble in range(ensembles):
         begins = [first if ensemble == 0 and i == 0 else around(objective, first, rng) for i in range(count)]
         found.append([descend(objective, x) if dimension <= DENSE else Place(x, None, 0.0, 0) for x in begins])
-    found, top = settled(objective, found) if dimension <= FEW else (found, None)
+    found, top = settled(objective, found) if dimension <= DENSE else (found, None)
     best = max((p for places in found for p in places), key=lambda p: p.mass)
     if dimension <= FEW:
         others = scout(objective, best, rng)
