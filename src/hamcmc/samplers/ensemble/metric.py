@@ -85,7 +85,8 @@ class Metric:
 
         def turn(i: Any, old: Spread) -> Spread:
             tied, pairs, _ = lax.optimization_barrier((near, (s, y), i))
-            return _learn(old, *jax.tree.map(lambda x: jnp.tensordot(tied.astype(x.dtype), x, 1), pairs), self.adapt)
+            drawn = jax.tree.map(lambda x: jnp.tensordot(tied.astype(x.dtype), x, 1), pairs)
+            return _learn(old, drawn[0], drawn[1], self.adapt)
 
         # A loop of one turn or none: once the metric is kept, a step is spared the products that it was learned from.
         return lax.fori_loop(0, (spread.steps < self.adapt).astype(jnp.int32), turn, spread)
