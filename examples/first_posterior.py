@@ -1,4 +1,4 @@
-"""Your first posterior: logistic regression on 20,000 rows with minibatches of 500."""
+"""Your first posterior: logistic regression in one call, and whether to trust it."""
 
 import jax
 import jax.numpy as jnp
@@ -7,9 +7,9 @@ import numpy as np
 import hamcmc
 
 rng = np.random.default_rng(0)
-features = rng.normal(size=(20_000, 3)).astype(np.float32)
+features = rng.normal(size=(500, 3)).astype(np.float32)
 true_weights = np.array([1.0, -2.0, 0.5], np.float32)
-labels = (rng.uniform(size=20_000) < 1 / (1 + np.exp(-features @ true_weights))).astype(np.float32)
+labels = (rng.uniform(size=500) < 1 / (1 + np.exp(-features @ true_weights))).astype(np.float32)
 
 
 def log_prior(weights):
@@ -23,9 +23,8 @@ def log_likelihood(weights, row):
     return y * jax.nn.log_sigmoid(x @ weights) + (1 - y) * jax.nn.log_sigmoid(-x @ weights)
 
 
-posterior = hamcmc.Posterior(log_prior, log_likelihood, (features, labels))
-mode = hamcmc.find_mode(posterior, jnp.zeros(3))
-posterior = hamcmc.control_variate(posterior, mode)  # much less noise in the gradients
-result = hamcmc.sample(posterior, "ensemble_hamcmc", mode, step_size=0.3, batch_size=500, num_samples=200, thin=2)
+posterior = hamcmc.Posterior(log_prior, log_likelihood, (features, labels), init=jnp.zeros(3))
+result = hamcmc.sample(posterior)
+print(result.check())
 print(result.summary())
 print("the data were made with", true_weights)

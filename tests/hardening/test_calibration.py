@@ -18,7 +18,7 @@ BIASED = {"naive": 0.3, "hamcmc-2": 0.12, "hamcmc-3": 0.12}  # the largest devia
 def test_every_sampler_is_calibrated():
     """By its name, whatever its variant; of the ensembles each is a sampler."""
     ensembles = {"ensemble": "ensemble_hamcmc"}
-    ensembles |= {f"ensemble-{kind}": f"ensemble_{kind}" for kind in ("adjusted", "underdamped")}
+    ensembles |= {f"ensemble-{kind}": f"ensemble_{kind}" for kind in ("adjusted", "hmc", "underdamped")}
     assert {ensembles.get(name, name.partition("-")[0]) for name in NAMES} == set(samplers.NAMES)
 
 

@@ -233,20 +233,33 @@ class TestNonFinite:
         assert np.isnan(e.value.result.mean["theta"]).all()
 
 
+def crash(status):
+    raise Crash
+
+
+@pytest.fixture(scope="module")
+def usual(draw, tmp_path_factory):
+    """A run with one segment done, to be copied."""
+    out = tmp_path_factory.mktemp("usual") / "run"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
+        patch.setattr("hamcmc.inference.job.segment_length", lambda *_: 15)
+        draw(out=out, progress=crash)
+    return out
+
+
 class TestRunsThatDoNotMatch:
     @pytest.fixture
-    def begun(self, draw, short_segments, tmp_path):
-        """A run with one segment done."""
-
-        def stop(status):
-            raise Crash
-
+    def begun(self, usual, draw, short_segments, tmp_path):
+        """Such a run, or one with other settings."""
         short_segments(15)
+        out = tmp_path / "run"
 
-        def begin(sampler="sgld", **changes):
+        def begin(*sampler, **changes):
+            if not sampler and not changes:
+                return shutil.copytree(usual, out)
             with pytest.raises(Crash):
-                draw(sampler, out=tmp_path / "run", progress=stop, **changes)
-            return tmp_path / "run"
+                draw(*sampler, out=out, progress=crash, **changes)
+            return out
 
         return begin
 

@@ -38,8 +38,10 @@ def on_disk(data, tmp_path):
     return lg.Data(mapped("a", data.a), mapped("x", data.x)), reads
 
 
-@pytest.mark.parametrize("replace", [True, False])
-@pytest.mark.parametrize("name", ["sgld", "hamcmc"])
+@pytest.mark.parametrize(
+    ("name", "replace"),
+    [("sgld", True), ("sgld", False), ("hamcmc", False), pytest.param("hamcmc", True, marks=pytest.mark.slow)],
+)
 def test_streamed_draws_are_those_from_memory(model, draw, on_disk, monkeypatch, name, replace):
     data, reads = on_disk
     monkeypatch.setattr(stream, "HELD_BYTES", 16 * 50 * 2 * 9)  # nine iterations

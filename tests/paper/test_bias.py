@@ -15,7 +15,7 @@ def targets():
 def test_starts_have_the_exact_moments(targets):
     """Draws that are made by other means than the quadrature of the moments."""
     for name, target in targets.items():
-        h = np.asarray(jax.vmap(target.statistic)(target.starts(np.random.default_rng(0), 50_000)), np.float64)
+        h = np.asarray(jax.jit(jax.vmap(target.statistic))(target.starts(np.random.default_rng(0), 50_000)), np.float64)
         error = h.std(0) / np.sqrt(len(h))
         assert (np.abs(h.mean(0) - target.exact) < 4.5 * error).all(), name
 
@@ -26,9 +26,9 @@ def test_gradients_belong_to_the_moments(targets):
         theta = np.asarray(target.starts(np.random.default_rng(1), 4000), np.float32)
         batch = None if target.minibatch is None else jax.vmap(target.minibatch)
         if batch is None:
-            g = jax.vmap(lambda t, target=target: target.grad(t, None))(theta)
+            g = jax.jit(jax.vmap(lambda t, target=target: target.grad(t, None)))(theta)
         else:
-            g = jax.vmap(target.grad)(theta, batch(jax.random.split(jax.random.key(0), len(theta))))
+            g = jax.jit(jax.vmap(target.grad))(theta, batch(jax.random.split(jax.random.key(0), len(theta))))
         virial = theta * np.asarray(g, np.float64)
         error = virial.std(0) / np.sqrt(len(theta))
         assert (np.abs(virial.mean(0) + 1) < 4.5 * error).all(), name

@@ -382,5 +382,5 @@ def test_the_live_page_follows_and_keeps_what_the_reader_did(visit, serve, tmp_p
     expect(figure.locator(".tip strong")).to_have_text("draw 199")
     assert set(values(figure)) == {"chain 0", "chain 2"}
     run.grow(200, "complete")
-    expect(page.locator(".status")).to_have_text("complete")
+    expect(page.locator("#progress .status")).to_have_text("complete")
     run.let_go()

@@ -130,6 +130,23 @@ def test_the_numbers_are_those_of_the_summary(tmp_path):
     assert "A run of sgld" in parsed.headings
 
 
+def test_the_verdict_and_all_costs_are_shown(tmp_path):
+    x = np.random.default_rng(0).standard_normal((4, 300, 3))
+    row = {"name": "x[2]", **dict.fromkeys(("sd_error", "sd_se", "tail_error", "tail_se", "r_hat_ensembles"), None)}
+    row |= {"mean_error": 0.5, "mean_se": 0.02, "r_hat": 1.001, "ess_bulk": 1200.0, "ess_tail": 1100.0}
+    verdict = {"word": "wrong", "reasons": ["x[2] is <off>", "so"], "worst": [row], "parameters": 3, "gradients": 400}
+    costs = {"compile": 30.0, "mode": 0.0, "adaptation": 4.0, "sampling": 2.0}
+    result = make_result({"x": x}, meta={"verdict": verdict, "costs": costs})
+    parsed = read(write_report(result, tmp_path / "page.html"))
+    text = re.sub(r"\s+", " ", parsed.text)
+    top = text[: text.index("complete")]
+    assert "wrong x[2] is <off>" in top  # before everything else
+    assert "x[2] +0.50 ± 0.02 – –" in text
+    assert "400 draws confronted with gradients on all data" in text
+    assert "compiling 30 s adaptation 4 s sampling 2 s in total 1,200 36 s" in text
+    assert "Neither ESS nor R-hat" not in text
+
+
 def test_problems_are_said_in_words(tmp_path):
     rng = np.random.default_rng(0)
     apart = rng.standard_normal((2, 300)) + np.array([[0.0], [3.0]])

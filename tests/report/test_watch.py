@@ -69,6 +69,12 @@ def contents(run) -> dict:
     return {p: (p.stat().st_mtime_ns, p.read_bytes() if p.is_file() else b"") for p in [run, *run.rglob("*")]}
 
 
+def test_the_verdict_stands_above_the_progress(growing):
+    growing.grow(100)
+    text = words(watch.Watched(growing.path).page())
+    assert "usable the run is not finished: 100 of 400 draws per chain" in text[: text.index("running")]
+
+
 def test_the_page_follows_the_run_and_nothing_is_written(growing, serve):
     server = serve(growing.path)
     status, html, _ = ask(server)

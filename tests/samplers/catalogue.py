@@ -85,6 +85,10 @@ def catalogue(package, posterior, precision):
             lambda: package.ensemble_adjusted(posterior, pairs=4, metric=None),
             {"step_size": 1.3, "slowest": 0.02, "batch_size": None, "bias": 0.0},
         ),
+        "ensemble-hmc": (
+            lambda: package.ensemble_hmc(posterior, replicas=10, adapt=20),
+            {"step_size": 0.5, "slowest": 0.1, "batch_size": None, "bias": 0.0},
+        ),
         "ensemble-underdamped": (
             lambda: package.ensemble_underdamped(posterior.grad, pairs=4, friction=0.7, metric=None),
             {"step_size": 0.02, "slowest": 0.5},
@@ -119,6 +123,7 @@ NAMES = tuple(
         "ensemble-diagonal",
         "ensemble-neighbours",
         "ensemble-adjusted",
+        "ensemble-hmc",
         "ensemble-underdamped",
     ]
 )

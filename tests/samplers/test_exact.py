@@ -40,12 +40,14 @@ ON_QUARTIC = {
     "naive": lambda p, q: p.naive(q.posterior.grad, memory=2, cosine=0.0),
     "ensemble": lambda p, q: p.ensemble_hamcmc(q.posterior.grad, pairs=2, metric=None),
     "ensemble-adjusted": lambda p, q: p.ensemble_adjusted(q.posterior, pairs=2, metric=None),
+    "ensemble-hmc": lambda p, q: p.ensemble_hmc(q.posterior, replicas=10, adapt=20),
     "ensemble-underdamped": lambda p, q: p.ensemble_underdamped(q.posterior.grad, pairs=2, metric=None),
 }
 # ε, steps and the bias to be expected of a larger step than the default one.
 RUNS = {
     "ensemble": {"step_size": 0.04, "steps": 150, "bias": 0.03},
     "ensemble-adjusted": {"step_size": 0.8, "steps": 60, "bias": 0.0},
+    "ensemble-hmc": {"step_size": 0.5, "steps": 50, "bias": 0.0},
     "ensemble-underdamped": {"step_size": 0.05, "steps": 100, "bias": 0.02},
 }
 
@@ -114,8 +116,8 @@ def test_without_gamma_a_bias_remains(name):
 
 BASE, PSGLD, SGRLD, SGFS = (f"samplers/{f}.py" for f in ("base", "psgld", "sgrld", "sgfs"))
 SGHMC, SGNHT, CCADL = (f"samplers/{f}.py" for f in ("sghmc", "sgnht", "ccadl"))
-RESTING, LANGEVIN, ADJUSTED, UNDERDAMPED = (
-    f"samplers/ensemble/{f}.py" for f in ("resting", "langevin", "adjusted", "underdamped")
+RESTING, LANGEVIN, ADJUSTED, HAMILTONIAN, UNDERDAMPED = (
+    f"samplers/ensemble/{f}.py" for f in ("resting", "langevin", "adjusted", "hamiltonian", "underdamped")
 )
 MUTATIONS = [
     # (file, text, broken text, check, sampler)
@@ -132,6 +134,15 @@ MUTATIONS = [
     (ADJUSTED, "step_size * of_h / 4", "step_size * of_h / 2", check_quartic, "ensemble-adjusted"),
     (ADJUSTED, "-of_noise / 2", "of_noise / 2", check_quartic, "ensemble-adjusted"),
     (ADJUSTED, "(1 / span_noise(f, step_size) - 1 / k)", "0", check_quartic, "ensemble-adjusted"),
+    (HAMILTONIAN, "(jnp.sum(p**2, 1) - jnp.sum(p_new**2, 1)) / 2", "0", check_quartic, "ensemble-hmc"),
+    (HAMILTONIAN, "value - log_density +", "0.5 * (value - log_density) +", check_quartic, "ensemble-hmc"),
+    (
+        HAMILTONIAN,
+        "return x, p + h / 2 * mass.pull(g)",
+        "return x, p + h * mass.pull(g)",
+        check_quartic,
+        "ensemble-hmc",
+    ),
     (UNDERDAMPED, "jnp.sqrt(1 - kept**2) * z", "jnp.sqrt(1 - kept) * z", check_quartic, "ensemble-underdamped"),
     (
         UNDERDAMPED,

@@ -108,7 +108,7 @@ def temperature(make, *, replicas=1000):
     root = np.linalg.cholesky(truth.precision)
     z = np.random.default_rng(1).standard_normal((replicas, 3))
     starts = jnp.asarray(truth.mean + np.linalg.solve(root.T, z.T).T, jnp.float32)
-    end = final_positions(make(posterior), posterior, starts, steps=100, step_size=epsilon, batch_size=n)
+    end = final_positions(make(posterior), posterior, starts, steps=200, step_size=epsilon, batch_size=n)
     found = np.mean(((np.asarray(end, float) - truth.mean) @ root) ** 2)
 
     grads = (data.x - data.a @ truth.mean)[:, None] * data.a / 10

@@ -6,12 +6,13 @@ import pytest
 
 import hamcmc
 from hamcmc.samplers import NAMES, build, maker
+from hamcmc.samplers.ensemble.hamiltonian import TYPICAL_STEPS
 from hamcmc.samplers.registry import requires, takes
 
 
 def first_step(sampler, target):
     state = sampler.init(jnp.zeros(3) if sampler.replicas == 1 else jnp.zeros((sampler.replicas, 3)))
-    return sampler.step(jax.random.key(0), state, target.data, 1e-3)[0].position
+    return jax.jit(sampler.step)(jax.random.key(0), state, target.data, 1e-3)[0].position
 
 
 def test_one_sampler_in_four_ways(model):
@@ -31,7 +32,7 @@ def test_one_sampler_in_four_ways(model):
 def test_a_name_brings_the_mirror():
     target = hamcmc.Posterior(lambda x: -jnp.sum(x), support=hamcmc.positive(by="mirror"))
     state = build("sgld", target).init(jnp.full(100, 1e-3))
-    moved, _ = build("sgld", target).step(jax.random.key(0), state, None, 1.0)
+    moved, _ = jax.jit(build("sgld", target).step)(jax.random.key(0), state, None, 1.0)
     assert (moved.position > 0).all()
 
 
@@ -57,6 +58,7 @@ def test_options_of_samplers():
         "hamcmc",
         "ensemble_hamcmc",
         "ensemble_adjusted",
+        "ensemble_hmc",
         "ensemble_underdamped",
     }
     assert {name for name in NAMES if requires(name, "fisher")} == {"sgrld"}
@@ -74,6 +76,7 @@ def test_capabilities_are_fields(model):
         "ensemble_hamcmc": (11, 0.0, 22, 1, 10, 1000, False),
         "ensemble_underdamped": (11, 0.0, 22, 1, 10, 1000, False),
         "ensemble_adjusted": (11, 0.0, 22, 1, 10, 1000, True),
+        "ensemble_hmc": (16 * TYPICAL_STEPS, 0.0, 16, 1, 0, 600, True),
     }
     for name in NAMES:
         options = {"fisher": jnp.eye(3)} if name == "sgrld" else {}

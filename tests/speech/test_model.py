@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import hamcmc
 from hamcmc.speech import model
@@ -17,9 +18,10 @@ def sgld(target):
 
 def stretch(F, T, K, seed=0):
     g = np.random.default_rng(seed)
-    array = lambda *shape: jnp.asarray(g.normal(size=shape), jnp.float32)
-    W = jnp.abs(array(F, K)) + 0.1
-    return model.Stretch(array(F, T), jnp.ones((F, T)), array(F, T), array(F, T), jnp.ones(F), W / W.sum(0))
+    array = lambda *shape: g.normal(size=shape).astype(np.float32)
+    W = np.abs(array(F, K)) + np.float32(0.1)
+    arrays = array(F, T), np.ones((F, T), np.float32), array(F, T), array(F, T), np.ones(F, np.float32), W / W.sum(0)
+    return model.Stretch(*map(jnp.asarray, arrays))
 
 
 def test_hats_add_up_to_one():
@@ -38,20 +40,19 @@ def a_target(model):
 
 def over_minibatches(f):
     """The mean over all minibatches."""
-    f = jax.jit(f)
-    return jax.tree.map(lambda *x: sum(x) / len(x), *(f(jnp.asarray(i)) for i in range(model.EVERY)))
+    return jax.jit(lambda i: jax.tree.map(lambda x: x.mean(0), lax.map(f, i)))(jnp.arange(model.EVERY))
 
 
 def distance(one, other):
     """Relative, of the coordinate where it is largest."""
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other))
-    return max(float(jnp.abs(a - b).max() / jnp.abs(a).max()) for a, b in pairs)
+    pairs = zip(map(np.asarray, jax.tree.leaves(one)), map(np.asarray, jax.tree.leaves(other)))
+    return max(float(np.abs(a - b).max() / np.abs(a).max()) for a, b in pairs)
 
 
 def bias_of_minibatches(model):
     """Distance of the mean gradient over all minibatches from the full one."""
     target, position, _, density = a_target(model)
-    return distance(jax.grad(density)(position), over_minibatches(lambda i: target.grad(position, i)))
+    return distance(jax.jit(jax.grad(density))(position), over_minibatches(lambda i: target.grad(position, i)))
 
 
 def test_minibatches_are_unbiased():
@@ -63,21 +64,26 @@ def test_a_mean_is_a_mean():
     target, position, likelihood, _ = a_target(model)
     assert target.size == 20 * 30
     mean = over_minibatches(lambda i: target.mean_likelihood_grad(position, i))
-    whole = jax.grad(likelihood)(position)
-    assert distance(whole, jax.tree.map(lambda g: target.size * g, mean)) < 1e-4
-    first = jnp.asarray(3)
-    combined = target.combine(position, target.mean_likelihood_grad(position, first))
-    assert distance(target.grad(position, first), combined) < 1e-4
+    whole = jax.jit(jax.grad(likelihood))(position)
+    assert distance(whole, jax.tree.map(lambda g: target.size * np.asarray(g), mean)) < 1e-4
+
+    @jax.jit
+    def both(first):
+        combined = target.combine(position, target.mean_likelihood_grad(position, first))
+        return target.grad(position, first), combined
+
+    assert distance(*both(jnp.asarray(3))) < 1e-4
 
 
 def test_the_gradient_is_that_of_the_log_density():
     """By finite differences along random directions; the table's slopes are interpolated, too, hence 2 %."""
     target, position, _, density = a_target(model)
     grad, g = over_minibatches(lambda i: target.grad(position, i)), np.random.default_rng(3)
+    value = jax.jit(density)
     for _ in range(3):
-        v = jax.tree.map(lambda x: jnp.asarray(g.normal(size=x.shape), jnp.float32), position)
-        at = lambda e, v=v: float(density(jax.tree.map(lambda x, d: x + e * d, position, v)))
-        slope = sum(float(jnp.vdot(a, b)) for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(v)))
+        v = jax.tree.map(lambda x: g.normal(size=x.shape).astype(np.float32), position)
+        at = lambda e, v=v: float(value(jax.tree.map(lambda x, d: np.asarray(x) + np.float32(e) * d, position, v)))
+        slope = sum(float(np.vdot(a, b)) for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(v)))
         assert (at(0.01) - at(-0.01)) / 0.02 == pytest.approx(slope, rel=0.02)
 
 

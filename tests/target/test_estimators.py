@@ -223,7 +223,7 @@ def test_every_sampler_by_name():
         return out
 
     for name in samplers.NAMES:
-        if name == "ensemble_adjusted":  # takes no minibatches
+        if name in ("ensemble_adjusted", "ensemble_hmc"):  # take no minibatches
             continue
         if name not in ("psgld", "ccadl"):  # by the mean gradient and by those of each datum
             jax.eval_shape(lambda name=name: moved(name))
@@ -328,6 +328,8 @@ def test_bad_input(model):
         hamcmc.control_variate(model, jnp.full(3, 1e38))
     with pytest.raises(ValueError, match="order must be 1 or 2, got 3"):
         hamcmc.control_variate(model, jnp.zeros(3), order=3)
+    with pytest.raises(ValueError, match="order 2 needs a Hessian of 3² numbers"):
+        hamcmc.control_variate(model, hamcmc.laplace(model, jnp.zeros(3), dense=0), order=2)
     with pytest.raises(ValueError, match="importance needs a metric: give the outcome of hamcmc.laplace"):
         hamcmc.control_variate(model, jnp.zeros(3), importance=True)
     with pytest.raises(ValueError, match="svrg must be a whole number, 1 or more, got 0"):

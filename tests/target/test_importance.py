@@ -130,6 +130,15 @@ def test_all_data_at_once_are_refused():
     assert_allclose(view.full_log_density(jnp.zeros(7)), posterior.full_log_density(jnp.zeros(7)))
 
 
+def test_what_draws_rows_uniformly_itself():
+    posterior, found = rare(hamcmc)
+    view = hamcmc.control_variate(posterior, found, importance=True)
+    with pytest.raises(ValueError, match="svrg and evidence draw rows uniformly"):
+        hamcmc.svrg(view, "sgld", every=10)
+    with pytest.raises(ValueError, match="the trials of tune draw rows uniformly"):
+        hamcmc.tune(view, "sgld", jnp.zeros(7), batch_size=10)
+
+
 def test_scores_that_say_nothing():
     assert_allclose(importance.probabilities(np.zeros(4)), 0.25)
     assert_allclose(importance.probabilities(np.array([1, np.nan])), 0.5)

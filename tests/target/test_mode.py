@@ -202,6 +202,12 @@ def test_parts_of_the_data_come_first(monkeypatch):
     assert 4 + 3 < found.gradients < 4 + 3 + 8
 
 
+def test_one_step_is_enough_for_a_normal_density(model):
+    assert hamcmc.laplace(model, jnp.full(3, 5.0), iterations=1).converged
+    with pytest.warns(UserWarning, match="no mode after 1 Newton steps on all data: U still fell by"):
+        hamcmc.find_mode(regression("poisson", *dollars()), jnp.zeros(4), iterations=1)
+
+
 def test_the_anchor_of_a_control_variate():
     """mean_grad is the mean likelihood gradient at the very position, rounded as it is."""
     posterior = regression("poisson", *dollars())
@@ -212,6 +218,14 @@ def test_the_anchor_of_a_control_variate():
     draws = np.concatenate([np.asarray(found.draw(4000, seed=1))])
     white = found.whiten(draws)
     assert_allclose(white.T @ white / 4000, np.eye(4), atol=5 * np.sqrt(2 / 4000))
+
+
+def test_vectors_become_positions_with_scalars():
+    posterior = hamcmc.Posterior(lambda p: -(p["a"] ** 2) - jnp.sum(p["b"] ** 2), init={"a": 1.0, "b": np.ones(2)})
+    found = hamcmc.laplace(posterior)
+    one, several = found.unravel(np.arange(3.0)), found.unravel(np.zeros((4, 3)))
+    assert (float(one["a"]), one["b"].tolist()) == (0.0, [1.0, 2.0])
+    assert (several["a"].shape, several["b"].shape) == ((4,), (4, 2))
 
 
 @pytest.mark.parametrize("start", ["pytree", "function"])

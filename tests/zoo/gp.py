@@ -25,21 +25,22 @@ def log_gaussian(y, root):
 
 @zoo.model
 def gp_regression() -> zoo.Case:
-    """Gaussian-process regression, squared-exponential, 60 points: length, amplitude and noise."""
+    """Gaussian-process regression, squared-exponential, 40 points: length, amplitude and noise."""
     rng = np.random.default_rng(91)
-    x = np.sort(rng.uniform(0, 10, size=60))
-    y = np.sin(x) + 0.3 * x + 0.3 * rng.normal(size=60)
+    x = np.sort(rng.uniform(0, 10, size=40))
+    y = np.sin(x) + 0.3 * x + 0.3 * rng.normal(size=40)
     y -= y.mean()
     squares = (x[:, None] - x) ** 2
 
     def log_density(p):
         covariance = p["amplitude"] ** 2 * jnp.exp(-0.5 * squares / p["length"] ** 2)
-        root = jnp.linalg.cholesky(covariance + (p["noise"] ** 2 + NUGGET * p["amplitude"] ** 2) * np.eye(60))
+        root = jnp.linalg.cholesky(covariance + (p["noise"] ** 2 + NUGGET * p["amplitude"] ** 2) * np.eye(40))
         prior = inverse_gamma(p["length"], 5.0, 5.0) + normal(p["amplitude"], 0.0, 2.0) + normal(p["noise"])
         return prior + log_gaussian(y, root)
 
     init = {"length": jnp.ones(()), "amplitude": jnp.ones(()), "noise": jnp.ones(())}
-    return zoo.Case(hamcmc.Posterior(log_density, support=positive), init)
+    nuts = {"whiten": True, "warmup": 500, "samples": 1000}
+    return zoo.Case(hamcmc.Posterior(log_density, support=positive), init, nuts=nuts)
 
 
 @zoo.model
@@ -55,7 +56,8 @@ def gp_poisson() -> zoo.Case:
         return prior + normal(p["z"]) + poisson_log(y, f)
 
     init = {"length": jnp.ones(()), "amplitude": jnp.ones(()), "level": jnp.zeros(()), "z": jnp.zeros(50)}
-    return zoo.Case(hamcmc.Posterior(log_density, support={"length": positive, "amplitude": positive}), init)
+    posterior = hamcmc.Posterior(log_density, support={"length": positive, "amplitude": positive})
+    return zoo.Case(posterior, init, nuts={"warmup": 500, "samples": 1000})
 
 
 @zoo.model

@@ -72,7 +72,7 @@ def mixture_data() -> zoo.Case:
     """The two means, the two sds and the share of a Gaussian mixture from 300 observations, the means in order."""
     rng = np.random.default_rng(41)
     first = rng.random(300) < 0.35
-    y = np.where(first, rng.normal(-1.0, 0.8, 300), rng.normal(1.8, 1.0, 300))
+    y = np.where(first, rng.normal(-1.5, 0.8, 300), rng.normal(2.2, 1.0, 300))
 
     def log_prior(p):
         return normal(p["low"], 0.0, 3.0) + normal(p["gap"], 0.0, 3.0) + normal(p["sd"], 0.0, 2.0)

@@ -94,7 +94,7 @@ def returns(length: int) -> np.ndarray:
 
 def volatility_prior(p):
     """Priors of level, persistence and spread of the log-volatility."""
-    return normal(p["mu"], 0.0, 5.0) + beta(p["phi"], 20.0, 1.5) + normal(p["sigma"], 0.0, 0.5)
+    return normal(p["mu"], 0.0, 5.0) + beta(p["phi"], 20.0, 4.0) + normal(p["sigma"], 0.0, 0.5)
 
 
 def volatility_start(length: int, states: str) -> dict:
@@ -113,7 +113,7 @@ def volatility_centred() -> zoo.Case:
         return volatility_prior(p) + states + normal(y, 0.0, jnp.exp(h / 2))
 
     support = {"phi": share, "sigma": positive}
-    nuts = {"target_accept_prob": 0.9, "thin": 4}
+    nuts = {"target_accept_prob": 0.95, "thin": 4}
     return zoo.Case(hamcmc.Posterior(log_density, support=support), volatility_start(300, "h"), nuts=nuts)
 
 
@@ -134,7 +134,8 @@ def volatility_noncentred() -> zoo.Case:
         return volatility_prior(p) + normal(z) + normal(y, 0.0, jnp.exp(h / 2))
 
     support = {"phi": share, "sigma": positive}
-    return zoo.Case(hamcmc.Posterior(log_density, support=support), volatility_start(120, "z"))
+    nuts = {"target_accept_prob": 0.98, "thin": 2}
+    return zoo.Case(hamcmc.Posterior(log_density, support=support), volatility_start(120, "z"), nuts=nuts)
 
 
 @zoo.model
@@ -193,7 +194,7 @@ def random_walk_counts() -> zoo.Case:
 
     init = {"f": jnp.zeros(80), "step": jnp.ones(())}
     posterior = hamcmc.Posterior(log_density, support={"step": positive})
-    return zoo.Case(posterior, init, nuts={"target_accept_prob": 0.95, "thin": 2})
+    return zoo.Case(posterior, init, nuts={"target_accept_prob": 0.95, "thin": 6})
 
 
 @zoo.model

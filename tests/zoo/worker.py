@@ -45,7 +45,7 @@ def _sampled(case: zoo.Case, seed: int, options: dict[str, Any]) -> dict[str, An
         **numbers,
         "min_ess": round(float(np.nanmin(ess)), 1) if np.isfinite(ess).any() else None,
         "sampler": result.settings["sampler"].get("sampler"),
-        "plan": str(result.settings["plan"]) if "plan" in result.settings else None,
+        "plan": result.settings.get("plan", {}).get("reason"),
     }
 
 

@@ -17,7 +17,6 @@ from hamcmc.cli.shell import (
     Seed,
     Settings,
     Thin,
-    Warmup,
     flowing,
     reporting,
     say,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from hamcmc.cli.model_file import Model
     from hamcmc.diagnostics.result import Result
 
+DEFAULT, WARMUP = "ensemble_hamcmc", 1000  # where something is chosen by hand and these are not
 MODE_BATCH = 10_000  # rows per minibatch in the search for a mode, where the data are too large for the memory
 
 
@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
         help=flowing(sample_command.__doc__),
         epilog="""[bold]Examples[/bold]
 
-hamcmc sample model.py --data data.npz --batch-size 500 -o run
+hamcmc sample model.py --data data.npz -o run
 
 hamcmc sample model.py --data data.csv --sampler sgld --step-size 0.01 --decay 0.51 --chains 4
 
@@ -56,9 +56,14 @@ def sample_command(
     data: Annotated[
         Path | None, typer.Option(exists=True, help=".npy, .npz, .csv, .tsv, or a folder of .npy files.")
     ] = None,
-    sampler: Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}.")] = "ensemble_hamcmc",
+    sampler: Annotated[
+        str, typer.Option(help=f"auto plans the whole run from what it measures; or one of {', '.join(NAMES)}.")
+    ] = "auto",
     step_size: Annotated[
-        str, typer.Option(help="ε, the factor of the drift; the noise has variance 2ε. With auto, it is searched for.")
+        str,
+        typer.Option(
+            help="ε, the factor of the drift; the noise has variance 2ε. With auto, it is adapted or searched for."
+        ),
     ] = "auto",
     out: RunOut = Path("run"),
     decay: Annotated[
@@ -68,9 +73,13 @@ def sample_command(
         int | None, typer.Option(help="Let ε fall from step-size to 0 in this many cosine cycles over the run.")
     ] = None,
     num_samples: Annotated[int, typer.Option(help="Stored draws per chain.")] = 1000,
-    warmup: Warmup = 1000,
+    warmup: Annotated[
+        int | None, typer.Option(help="Iterations before the first stored draw; 1000, or what an automatic run needs.")
+    ] = None,
     thin: Thin = 1,
-    batch_size: Annotated[int | None, typer.Option(help="Rows per minibatch; all data by default.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Rows per minibatch; all data by default, or what an automatic run decides.")
+    ] = None,
     replacement: Annotated[bool, typer.Option(help="Draw minibatches with replacement, or by epochs.")] = True,
     chains: Annotated[int | None, typer.Option(help="Independent chains; 1 by default.")] = None,
     ensembles: Annotated[
@@ -97,9 +106,16 @@ def sample_command(
 ) -> None:
     """Draw posterior samples of a model in a Python file.
 
+    Without further options everything is automatic: the run measures the posterior, prints in one line what it will do
+    and why, and ends with a verdict. Options change a part of that. A step size, a start, a control variate or a number
+    of chains leave the choice of all the rest to you.
+
     The file defines [bold]posterior(data)[/bold], which returns a hamcmc.Posterior, and [bold]init[/bold]: parameters
     to start from, or a function of a JAX key that draws them. It may define [bold]fisher[/bold] (for sgrld) and
     [bold]metric[/bold] (for the quasi-Newton samplers). Ctrl-C saves and stops; [bold]hamcmc resume[/bold] continues.
+
+    The first line is the verdict on the run, and the exit code follows it: 0 for good and usable, 3 for not converged,
+    4 for wrong. (1 is a run that failed, 2 bad input.)
     """
     import jax
 
@@ -109,7 +125,7 @@ def sample_command(
 
     with reporting():
         jax.config.update("jax_enable_x64", x64)
-        start = start or ("mode" if control_variate else "init")
+        given_start, start = start, start or ("mode" if control_variate else "init")
         if start not in ("init", "mode"):
             raise ValueError(f"--start must be init or mode, got {start!r}")
         if cycles is not None and (decay is not None or cycles < 1):
@@ -126,35 +142,45 @@ def sample_command(
             "start": start,
             "control_variate": control_variate,
         }
-        loaded = _load(model, data, control_variate)
-        begin, iterations = _start(loaded, start), warmup + num_samples * thin
-        check_free(out, overwrite=overwrite)  # before a search that may take a while
-        if epsilon is None:
-            work = iterations * (chains or ensembles or 1)
-            epsilon, found = _tune(loaded, notes, begin, work, quiet, batch_size=batch_size, seed=seed)
-            notes |= found
         several = {"chains": chains, "ensembles": ensembles}
-        result = sample(
-            loaded.posterior,
-            loaded.sampler(sampler, notes["options"]),
-            begin,
-            step_size=_schedule(epsilon, decay, cycles, iterations),
-            num_samples=num_samples,
-            warmup=warmup,
-            thin=thin,
-            batch_size=batch_size,
-            replace=replacement,
-            seed=seed,
-            out=out,
-            overwrite=overwrite,
-            store_gradients=gradients,
-            checkpoint_seconds=checkpoint_seconds,
-            progress=not quiet and None,
-            notes=notes,
-            **{name: number for name, number in several.items() if number is not None},
-        )
-        _print_summary(result)
+        how: dict[str, Any] = {
+            "num_samples": num_samples,
+            "thin": thin,
+            "batch_size": batch_size,
+            "replace": replacement,
+            "seed": seed,
+            "out": out,
+            "overwrite": overwrite,
+            "store_gradients": gradients,
+            "checkpoint_seconds": checkpoint_seconds,
+            "progress": not quiet and None,
+        } | {name: number for name, number in several.items() if number is not None}
+        by_hand = epsilon is not None or control_variate or given_start is not None or cycles or chains
+        check_free(out, overwrite=overwrite)  # before a search that may take a while
+        if sampler == "auto" and not by_hand:
+            loaded = _load(model, data, False)
+            result = sample(loaded.posterior, init=loaded.init, warmup=warmup, notes=notes, **how, **notes["options"])
+        else:
+            notes["sampler"] = DEFAULT if sampler == "auto" else sampler
+            warmup = WARMUP if warmup is None else warmup
+            loaded = _load(model, data, control_variate)
+            begin, iterations = _start(loaded, start), warmup + num_samples * thin
+            if epsilon is None:
+                work = iterations * (chains or ensembles or 1)
+                epsilon, found = _tune(loaded, notes, begin, work, quiet, batch_size=batch_size, seed=seed)
+                notes |= found
+            result = sample(
+                loaded.posterior,
+                loaded.sampler(notes["sampler"], notes["options"]),
+                begin,
+                step_size=_schedule(epsilon, decay, cycles, iterations),
+                warmup=warmup,
+                notes=notes,
+                **how,
+            )
+        code = _print_summary(result)
         say(f"The draws are in {out}. To look at them: hamcmc report {out}")
+    raise typer.Exit(code)
 
 
 def resume_command(
@@ -165,7 +191,10 @@ def resume_command(
     processes: Annotated[int, typer.Option(help="For a factorization: the number of processes, which may change.")] = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Continue a run that was stopped or killed. Its draws are those that it would have had without the stop."""
+    """Continue a run that was stopped or killed. Its draws are those that it would have had without the stop.
+
+    The exit code follows the verdict: 0 for good and usable, 3 for not converged, 4 for wrong.
+    """
     import jax
 
     from hamcmc.inference.sample import resume
@@ -181,43 +210,45 @@ def resume_command(
             raise RunError(f"{run} was not made by 'hamcmc sample': continue it with hamcmc.resume in Python")
         jax.config.update("jax_enable_x64", settings["x64"])
         loaded = _load(*_sources(notes, model, data), notes.get("control_variate", False))
+        automatic = notes["sampler"] == "auto"
         result = resume(
             run,
             loaded.posterior,
-            _start(loaded, notes["start"]),
-            sampler=loaded.sampler(notes["sampler"], notes["options"]),
+            loaded.init if automatic else _start(loaded, notes["start"]),
+            sampler=None if automatic else loaded.sampler(notes["sampler"], notes["options"]),
             checkpoint_seconds=checkpoint_seconds,
             progress=not quiet and None,
         )
-        _print_summary(result)
+        code = _print_summary(result)
+    raise typer.Exit(code)
 
 
 def summary(run: Run, limit: Annotated[int, typer.Option(help="The most rows to show.")] = 40) -> None:
-    """Print weighted means, deviations and quantiles, ESS, R-hat and cost of a run, also while it is running."""
+    """Print the verdict on a run, means, deviations and quantiles, ESS, R-hat and cost, also while it is running.
+
+    The exit code follows the verdict: 0 for good and usable, 3 for not converged, 4 for wrong.
+    """
     from hamcmc.diagnostics.result import Result
 
     with reporting():
-        _print_summary(Result.open(run), limit)
+        code = _print_summary(Result.open(run), limit)
+    raise typer.Exit(code)
 
 
-def _print_summary(result: "Result", limit: int = 40) -> None:
+def _print_summary(result: "Result", limit: int = 40) -> int:
+    """Print the verdict, the summary and the cost; returns the exit code."""
     from hamcmc.diagnostics.costs import cost
     from hamcmc.diagnostics.summaries import summary as summarize
 
-    meta = result.meta
-    table = summarize(result, limit=limit)
+    meta, verdict = result.meta, result.check()
+    typer.echo(str(verdict))
     typer.echo(f"{meta['status']}: {result.draws:,} draws per chain with {result.settings['sampler'].get('sampler')}")
-    typer.echo(str(table))
-    spent = cost(result, table)
-    line = f"{spent.gradients:,} minibatch gradients in {spent.seconds:.2f} s"
-    if spent.slowest is not None:
-        line += (
-            f"; per effective sample of {spent.slowest}: {spent.gradients_per_effective_sample:,.0f} gradients, "
-            f"{spent.seconds_per_effective_sample:.2g} s"
-        )
-    typer.echo(line)
+    table = summarize(result, limit=limit, verdict=verdict)
+    typer.echo(str(table).removeprefix(verdict.headline + "\n"))  # it is the first line already
+    typer.echo(str(cost(result, table)))
     if "message" in meta:
         typer.echo(meta["message"])
+    return verdict.exit_code
 
 
 # --- from options to arguments ---

@@ -1,6 +1,7 @@
 """What all commands share: the consoles, exit codes, and the options that several of them take.
 
-Exit codes: 0 for success, 1 for a run that failed, 2 for bad usage or input, 130 and 143 for SIGINT and SIGTERM.
+Exit codes: 0 for success, 1 for a run that failed, 2 for bad usage or input, 3 for a run that has not converged, 4 for
+a run that is wrong, 130 and 143 for SIGINT and SIGTERM.
 """
 
 import contextlib
@@ -24,7 +25,6 @@ screen, errors = Console(width=None if sys.stdout.isatty() else 120), Console(st
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.", show_default=False)]
 RunOut = Annotated[Path, typer.Option("--out", "-o", help="Directory for the run.")]
-Warmup = Annotated[int, typer.Option(help="Iterations before the first stored draw.")]
 Thin = Annotated[int, typer.Option(help="Iterations per stored draw.")]
 Seed = Annotated[int, typer.Option(help="Everything random follows from it.")]
 Settings = Annotated[

@@ -1,7 +1,8 @@
-"""How good the draws are: summaries, effective sample sizes, R-hat, the kernel Stein discrepancy, and the cost."""
+"""How good the draws are: the verdict, summaries, effective sample sizes, R-hat, Stein discrepancies, and the cost."""
 
 from hamcmc.diagnostics.costs import Cost, cost
 from hamcmc.diagnostics.stein import Discrepancy, ksd, ksd_of
 from hamcmc.diagnostics.summaries import Summary, summary
+from hamcmc.diagnostics.verdict import Verdict, check, stored_verdict
 
-__all__ = ["Cost", "Discrepancy", "Summary", "cost", "ksd", "ksd_of", "summary"]
+__all__ = ["Cost", "Discrepancy", "Summary", "Verdict", "check", "cost", "ksd", "ksd_of", "stored_verdict", "summary"]

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from hamcmc._types import Facts
 from hamcmc.diagnostics.identities import Statistic
@@ -21,14 +20,15 @@ GOOD, USABLE, NOT_CONVERGED, WRONG = range(4)
 R_HAT = {GOOD: 1.01, USABLE: 1.05}
 ESS = {GOOD: 400, USABLE: 100}
 MATERIAL = 0.1  # an error of a mean in standard deviations, or a relative error of a standard deviation
-MATERIAL_TAIL = 0.25  # the same in the tails, which fewer draws know
+MATERIAL_TAIL = 0.2  # the same in the tails, which fewer draws know
 OVERWHELMING = 1.0  # an error beyond which a run is wrong even if it also has too few effective draws
 ALARM = 1e-3  # probability that chance alone makes any of the statistics significant
 CAUTION = 1.5  # standard errors from few clusters and skewed terms are too small: measured on exact draws
 RESOLVED = 0.05  # standard errors above this cannot exclude an error that matters
 STEADY = 0.5  # share of an error that must not come from two clusters of draws
-FEWEST_EFFECTIVE = 10.0  # effective draws per half-chain that the allowance for the noise of R-hat assumes at least
+FEWEST_EFFECTIVE = {True: 3.0, False: 10.0}  # per half-chain, for the noise of R-hat; fewer if ensembles agree as well
 DIGITS = {GOOD: 100.0, USABLE: 10.0}
+IMPOSSIBLE = 3.0  # a tail index that no posterior has: that of a Cauchy distribution is 1
 LOST_NATS = 0.1
 LOW_ACCEPTANCE = 0.1
 
@@ -55,7 +55,7 @@ def _state(settings: Facts, meta: Facts, draws: int) -> Iterator[Reason]:
     if status == "failed":
         yield Reason(NOT_CONVERGED, 1e6, f"the run failed: {meta.get('message', 'no message')}")
     elif status != "complete":
-        yield Reason(USABLE, 0.0, f"the run is not finished: {draws:,} of {settings['num_samples']:,} draws per chain")
+        yield Reason(USABLE, 1e6, f"the run is not finished: {draws:,} of {settings['num_samples']:,} draws per chain")
 
 
 # --- gradients ---
@@ -63,6 +63,8 @@ def _state(settings: Facts, meta: Facts, draws: int) -> Iterator[Reason]:
 
 def critical(m: Measured) -> float:
     """The value of Student's t that chance exceeds in one of all statistics with the probability ALARM."""
+    from scipy import stats  # it takes a while to import
+
     if m.stein is None:
         return np.inf
     count = 3 * len(m.stein.mean.error)
@@ -87,6 +89,7 @@ def _stein(m: Measured) -> Iterator[Reason]:
             j = int(np.argmax(grades * 1e6 + np.minimum(np.nan_to_num(size), 1e5)))
             name, error, se = np.array(m.names)[m.confronted][j], statistic.error[j], statistic.se[j]
             more = int((grades == grades.max()).sum()) - 1
+            error, se = np.clip(error, -99, 99), min(se, 99)
             text = what.format(name, error, se) + " against the gradients" + (f" ({more:,} more are)" if more else "")
             yield Reason(int(grades.max()), 10 + float(size[j]), text)
     no_sd = m.tails[m.confronted] > NO_VARIANCE  # then nobody asks for its standard deviation
@@ -107,15 +110,16 @@ def stein_grades(m: Measured, statistic: Statistic, material: float) -> np.ndarr
     """The grade of each confronted parameter for one statistic.
 
     An error is wrong if it is significant with caution, above the material size by two standard errors, not owed to two
-    clusters, and found in a parameter that has mixed; or if it is overwhelming. If it is significant without caution, or
-    not surely material, the run is not converged.
+    clusters, and found in a parameter that has mixed; or if it is overwhelming. If it is significant without caution,
+    or not surely material, the run is not converged. So it is if four standard errors would not matter, but the
+    estimate does.
     """
     limit = critical(m)
     size, t = np.abs(np.nan_to_num(statistic.error)), np.abs(np.nan_to_num(statistic.t))
     se = np.nan_to_num(statistic.se)
     r_hat, ess = m.mixing.r_hat[m.confronted], m.mixing.ess_bulk[m.confronted]
     mixed = (np.nan_to_num(ess) >= ESS[USABLE] / 2) & ~(r_hat > 1.1)
-    doubtful = (size > material) & (t > limit) & (size > se)
+    doubtful = (size > material) & (size > se) & ((t > limit) | (4 * se < material))
     sure = doubtful & (t > CAUTION * limit) & (size - 2 * se > material) & (statistic.steady > STEADY)
     wrong = sure & (mixed | (size > OVERWHELMING))
     grades = np.where(wrong, WRONG, np.where(doubtful, NOT_CONVERGED, GOOD))
@@ -132,8 +136,11 @@ def r_hat_limits(m: Measured, limit: float) -> tuple[np.ndarray, np.ndarray]:
     a half-chain it is 1/e, even if all is well, with a relative standard deviation of √(2/(k−1)) for k of them. Many
     short chains therefore have a larger R-hat than a few long ones, and that is no fault.
     """
+    from scipy import stats
+
     z = stats.norm.isf(0.01 / max(1, len(m.names)))
-    e = np.maximum(np.nan_to_num(m.mixing.own), FEWEST_EFFECTIVE)
+    nested = 1 < m.ensembles < m.half_chains // 2
+    e = np.maximum(np.nan_to_num(m.mixing.own), FEWEST_EFFECTIVE[nested])
 
     def allowed(count: int, effective: np.ndarray) -> np.ndarray:
         noise = (1 + z * np.sqrt(2 / max(count - 1, 1))) / effective
@@ -186,7 +193,7 @@ def _effective(m: Measured) -> Iterator[Reason]:
 def _stuck(m: Measured) -> Iterator[Reason]:
     """Chains that do not take part."""
     for chain, text in m.stuck.items():
-        others = f", and so do {len(m.stuck) - 1} others" if len(m.stuck) > 1 else ""
+        others = f", and {len(m.stuck) - 1} others take no part either" if len(m.stuck) > 1 else ""
         yield Reason(NOT_CONVERGED, 8.0, f"chain {chain} {text}{others}")
         return
 
@@ -206,6 +213,11 @@ def _numbers(m: Measured) -> Iterator[Reason]:
         yield Reason(USABLE, 1.0, f"only {m.acceptance:.1%} of the proposals were accepted")
     if (m.tails > NO_VARIANCE).any():
         j = int(np.nanargmax(m.tails))
+        if m.tails[j] > IMPOSSIBLE:
+            yield Reason(
+                NOT_CONVERGED, 9.0, f"the draws of {m.names[j]} reach impossibly far (tail index {m.tails[j]:.1f})"
+            )
+            return
         what = "mean and standard deviation" if m.tails[j] > 2 * NO_VARIANCE - 0.3 else "standard deviation"
         yield Reason(
             GOOD, 0.0, f"the {what} of {m.names[j]} may not exist (tail index {m.tails[j]:.2f}): use quantiles"

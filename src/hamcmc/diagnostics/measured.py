@@ -12,8 +12,8 @@ from hamcmc.diagnostics import gradients
 from hamcmc.diagnostics.ess import interleaved, kish, part
 from hamcmc.diagnostics.identities import Confronted, Draws, confront
 from hamcmc.diagnostics.mixing import Mixing, mixing
+from hamcmc.diagnostics.names import label
 from hamcmc.diagnostics.stein import spread
-from hamcmc.diagnostics.summaries import label
 from hamcmc.diagnostics.tails import tail_index
 from hamcmc.store.result import StoredRun
 from hamcmc.target.posterior import Posterior
@@ -99,8 +99,10 @@ def _values(result: StoredRun, replicas: int) -> tuple[np.ndarray, int]:
     rows = (np.arange(chains // replicas)[:, None] * replicas + kept).ravel()
     if replicas == 1:
         rows = spread(chains, max(4, most))
-    arrays = [result.read(f"posterior/{n}", 0, result.draws)[rows] for n in result.shapes]
-    joined = [np.asarray(a, np.float64).reshape(len(rows), result.draws, -1) for a in arrays]
+    shape, joined = (len(rows), result.draws), []
+    for n, of_draw in result.shapes.items():
+        array = np.asarray(result.read(f"posterior/{n}", 0, result.draws)[rows], np.float64)
+        joined.append(array.reshape(*shape, int(np.prod(of_draw))))
     return np.concatenate(joined, axis=2), len(kept)
 
 
@@ -168,7 +170,7 @@ def _confronted(result: StoredRun, posterior: Posterior, draws: int, seed: int, 
     everywhere, run_kept = _finite(_matrix(positions, 2), weights, replicas)
     here, kept = _finite(_matrix(some, 1).reshape(len(rows), len(when), -1), weights[chosen], replicas)
     g = _matrix(slopes, 1).reshape(here.x.shape)
-    here, known = _without(here, np.isfinite(g).all(2))
+    here, known = _without(here, np.asarray(np.isfinite(g).all(axis=2)))
     if min(known * kept, run_kept) < 1 - USELESS:
         raise ValueError(f"{1 - min(known * kept, run_kept):.0%} of the draws have no finite gradient")
     confronted = ~_mirrored(posterior, tree, leaves)
@@ -195,7 +197,7 @@ def _matrix(tree: PyTree, leading: int) -> np.ndarray:
 
 def _finite(x: np.ndarray, weights: np.ndarray, replicas: int) -> tuple[Draws, float]:
     """Draws (chain, draw, D) with weights (draw,), of which those that are not finite have no weight."""
-    return _without(Draws(x, np.broadcast_to(weights, x.shape[:2]), replicas), np.isfinite(x).all(2))
+    return _without(Draws(x, np.broadcast_to(weights, x.shape[:2]), replicas), np.asarray(np.isfinite(x).all(axis=2)))
 
 
 def _without(draws: Draws, known: np.ndarray) -> tuple[Draws, float]:

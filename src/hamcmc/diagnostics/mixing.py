@@ -13,7 +13,6 @@ their own noise (the nested R-hat of Margossian et al., Bayesian Analysis 2024, 
 from typing import NamedTuple
 
 import numpy as np
-from scipy import fft, special, stats
 
 from hamcmc.diagnostics.ess import LEAST
 
@@ -30,8 +29,6 @@ class Mixing(NamedTuple):
         ess_tail: effective draws in the tails.
         own: effective draws of half a chain, from its own autocorrelation alone. Chains that sit in different modes,
             and mix there, have many.
-        centre: (chain, K) mean of the normal scores of each chain.
-        spread: (chain, K) variance of the normal scores of each chain.
     """
 
     r_hat: np.ndarray
@@ -39,8 +36,6 @@ class Mixing(NamedTuple):
     ess_bulk: np.ndarray
     ess_tail: np.ndarray
     own: np.ndarray
-    centre: np.ndarray
-    spread: np.ndarray
 
 
 def mixing(x: np.ndarray, replicas: int = 1, apart: int = 1) -> Mixing:
@@ -53,8 +48,7 @@ def mixing(x: np.ndarray, replicas: int = 1, apart: int = 1) -> Mixing:
     """
     chains, draws, scalars = x.shape
     if draws < LEAST:
-        nothing = np.full(scalars, np.nan)
-        return Mixing(*[nothing] * 5, *[np.full((chains, scalars), np.nan)] * 2)
+        return Mixing(*[np.full(scalars, np.nan)] * 5)
     step = max(1, BLOCK // (chains * draws))
     blocks = [_mixing(x[..., k : k + step], replicas, apart) for k in range(0, scalars, step)]
     return Mixing(*(np.concatenate(parts, axis=-1) for parts in zip(*blocks)))
@@ -81,9 +75,8 @@ def _mixing(x: np.ndarray, replicas: int, apart: int) -> Mixing:
         tail = np.fmin(tail, effective(split(below))[0])
     share = _share(scores, bulk, replicas) if replicas > 1 else 1.0
     nan = np.full(x.shape[2], np.nan)
-    whole = np.moveaxis(scores.reshape(2, len(x), -1, x.shape[2]), 0, 1).reshape(len(x), -1, x.shape[2])
     found = (largest(1) if several else nan, largest(together) if independent else nan, share * bulk, share * tail, own)
-    return Mixing(*(np.where(known, v, np.nan) for v in found), whole.mean(1), whole.var(1))
+    return Mixing(*(np.where(known, v, np.nan) for v in found))
 
 
 def split(x: np.ndarray) -> np.ndarray:
@@ -100,6 +93,8 @@ def pooled(halves: np.ndarray, together: int) -> np.ndarray:
 
 def normal_scores(x: np.ndarray) -> np.ndarray:
     """Normal quantiles of the ranks among all chains, separately for each scalar; equal values share a mean rank."""
+    from scipy import special, stats  # it takes a while to import
+
     flat = np.ascontiguousarray(x.reshape(-1, x.shape[2]).T)
     size = flat.shape[1]
     order = np.argsort(flat, axis=1)
@@ -139,11 +134,12 @@ def effective(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _autocovariance(centred: np.ndarray) -> np.ndarray:
     """The mean over chains of the autocovariance at each lag, (chain, draw, K) → (draw, K)."""
+    from scipy import fft
+
     n = centred.shape[1]
     length = fft.next_fast_len(2 * n, real=True)
-    transformed = fft.rfft(centred, length, axis=1)
-    power = (transformed.real**2 + transformed.imag**2).mean(0)
-    return fft.irfft(power, length, axis=0)[:n] / n
+    power = (np.abs(np.asarray(fft.rfft(centred, length, axis=1))) ** 2).mean(0)
+    return np.asarray(fft.irfft(power, length, axis=0))[:n] / n
 
 
 def _total(covariance: np.ndarray, inside: np.ndarray, variance: np.ndarray, draws: int) -> np.ndarray:

@@ -1,8 +1,12 @@
 """The result of a run: its draws, and what they say."""
 
 import html
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from hamcmc._types import Record
 from hamcmc.diagnostics.ess import arviz, interleaved, part
 from hamcmc.diagnostics.summaries import Summary, summary
 from hamcmc.diagnostics.verdict import Verdict, check, stored_verdict
@@ -20,22 +24,38 @@ class Result(StoredRun):
 
     Attributes:
         settings: what was asked (``run.json``).
-        meta: how far the run got: iteration, draws, seconds, gradients, status.
+        meta: how far the run got: iteration, draws, seconds, gradients, status; and the verdict, if it was stored.
+        target: the posterior that was sampled; None for a run that was read from the disk.
     """
+
+    def __init__(
+        self,
+        root: Any,
+        settings: Record,
+        meta: Record,
+        summary: Mapping[str, np.ndarray],
+        target: Posterior | None = None,
+    ):
+        super().__init__(root, settings, meta, summary)
+        self.target = target
+
+    def check(self, posterior: Posterior | None = None, *, draws: int = 400, seed: int = 0) -> Verdict:
+        """Whether to trust the run: good, usable, not converged or wrong, with reasons.
+
+        Without arguments this is the verdict that is stored with the run. If there is none, it is computed with the
+        gradients of the posterior that was sampled; for a run that was read from the disk, without gradients.
+
+        Args:
+            posterior: compute the verdict anew with its gradients.
+            draws: how many draws to confront with gradients.
+            seed: chooses rows of data, if there are too many to look at all of them.
+        """
+        found = stored_verdict(self) if posterior is None else None
+        return found or check(self, posterior or self.target, draws=draws, seed=seed)
 
     def summary(self) -> Summary:
         """Weighted means, sds and quantiles, ESS and R-hat: see :func:`hamcmc.diagnostics.summary`."""
         return summary(self)
-
-    def check(self, posterior: Posterior | None = None) -> Verdict:
-        """The verdict on the run: see :func:`hamcmc.diagnostics.verdict.check`.
-
-        Args:
-            posterior: its posterior, to confront the draws with gradients. Without it the verdict that was stored with
-                the run is returned, or one that knows no gradients.
-        """
-        stored = stored_verdict(self)
-        return stored if posterior is None and stored is not None else check(self, posterior)
 
     def to_arviz(self) -> "InferenceData":
         """An ArviZ InferenceData with the groups ``posterior`` and ``sample_stats``.
@@ -52,12 +72,19 @@ class Result(StoredRun):
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{n}: {shape}" for n, shape in self.shapes.items())
-        return f"<Result of {self._headline()}; {shapes}>"
+        return f"<Result {self._judged()}{self._headline()}; {shapes}>"
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr><td>{html.escape(n)}</td><td>{shape}</td></tr>" for n, shape in self.shapes.items())
         head = "<tr><th>parameter</th><th>shape</th></tr>"
-        return f"<p>{html.escape(self._headline())}</p><table>{head}{rows}</table>"
+        found = stored_verdict(self)
+        judged = "" if found is None else found._repr_html_()
+        return f"{judged}<p>{html.escape(self._headline())}</p><table>{head}{rows}</table>"
+
+    def _judged(self) -> str:
+        """The stored verdict, as the beginning of a line."""
+        found = stored_verdict(self)
+        return "of " if found is None else f"{found.word} ({found.reason}), of "
 
     def _headline(self) -> str:
         """Sampler, status, chains and draws in one line."""

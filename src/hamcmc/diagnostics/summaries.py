@@ -8,6 +8,9 @@ import numpy as np
 
 from hamcmc import _check
 from hamcmc.diagnostics.ess import LEAST, effective_size, independent_share, interleaved, kish, part, r_hat
+from hamcmc.diagnostics.names import label
+from hamcmc.diagnostics.tails import NO_VARIANCE, tail_index
+from hamcmc.diagnostics.verdict import Verdict, stored_verdict
 from hamcmc.store.result import StoredRun
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ class Summary:
         columns: name → values: mean, sd, mcse (of the mean), q5, q50, q95, ess_bulk, ess_tail, r_hat.
         total: how many scalars the parameters have; more than there are rows if the table was cut.
         notes: what a reader should know about the numbers.
+        verdict: whether to trust them; None if the run was not checked.
     """
 
     names: tuple[str, ...]
@@ -34,6 +38,7 @@ class Summary:
     columns: Mapping[str, np.ndarray]
     total: int
     notes: tuple[str, ...]
+    verdict: Verdict | None = None
 
     def __getitem__(self, column: str) -> np.ndarray:
         return self.columns[column]
@@ -56,7 +61,8 @@ class Summary:
         table = [["", *self.columns], *self.rows()]
         widths = [max(map(len, column)) for column in zip(*table)]
         lines = ["  ".join([r[0].ljust(widths[0]), *map(str.rjust, r[1:], widths[1:])]) for r in table]
-        return "\n".join([*lines, *self.notes])
+        judged = [] if self.verdict is None else [self.verdict.headline]
+        return "\n".join([*judged, *lines, *self.notes])
 
     def to_pandas(self) -> "pd.DataFrame":
         """The table as a DataFrame."""
@@ -65,26 +71,61 @@ class Summary:
         return pd.DataFrame(dict(self.columns), index=list(self.names))
 
 
-def summary(result: StoredRun, names: Sequence[str] | None = None, *, limit: int | None = LIMIT) -> Summary:
+def summary(
+    result: StoredRun,
+    names: Sequence[str] | None = None,
+    *,
+    limit: int | None = LIMIT,
+    verdict: Verdict | None = None,
+) -> Summary:
     """Weighted mean, sd and quantiles of each scalar parameter, with ESS and R-hat over all chains.
 
     Args:
         result: a run, complete or not.
         names: parameters to show; None for all.
         limit: the most rows to show; None for no limit. If there are more scalars than that, small parameters show all
-            of their entries, large ones show evenly spaced entries, and a note says how many were left out.
+            of their entries, large ones show evenly spaced entries, and a note says how many were left out. The worst
+            parameters of the verdict are always shown.
+        verdict: the verdict on the run, if it is not stored with it.
     """
     shapes = _shapes(result, names)
-    chosen = choose({n: int(np.prod(s)) for n, s in shapes.items()}, limit)
+    verdict = verdict or stored_verdict(result)
+    entries = _entries(shapes, limit, verdict)
     weights = np.asarray(result.weights, np.float64)
-    entries = tuple((name, int(i)) for name, found in chosen.items() for i in found)
     apart = interleaved(result.settings)
     replicas = result.settings.get("replicas", 1)
-    rows = [_row(x, weights, apart, replicas) for x in read_entries(result, entries)]
+    draws = read_entries(result, entries)
+    rows = [_row(x, weights, apart, replicas) for x in draws]
     total = sum(int(np.prod(s)) for s in shapes.values())
     columns = {c: np.array([r[c] for r in rows]) for c in rows[0]}
     labels = tuple(label(name, shapes[name], i) for name, i in entries)
-    return Summary(labels, entries, columns, total, tuple(_notes(result, columns, total)))
+    notes = (*_notes(result, columns, total, verdict), *_moments(labels, draws))
+    return Summary(labels, entries, columns, total, notes, verdict)
+
+
+def _entries(
+    shapes: Mapping[str, tuple[int, ...]], limit: int | None, verdict: Verdict | None
+) -> tuple[tuple[str, int], ...]:
+    """The rows of a table: evenly spaced if there are too many, and always those of the worst parameters."""
+    sizes = {n: int(np.prod(s)) for n, s in shapes.items()}
+    chosen = {name: {int(i) for i in numbers} for name, numbers in choose(sizes, limit).items()}
+    if verdict is not None and sum(map(len, chosen.values())) < sum(sizes.values()):
+        named = {row.name for row in verdict.worst}
+        for name, kept in chosen.items():
+            worst = {i for i in range(sizes[name]) if label(name, shapes[name], i) in named}
+            for i in sorted(worst - kept):
+                if kept - worst:  # its nearest neighbour makes room
+                    kept.remove(min(kept - worst, key=lambda k, i=i: abs(k - i)))
+                kept.add(i)
+    return tuple((name, i) for name, kept in chosen.items() for i in sorted(kept))
+
+
+def _moments(labels: Sequence[str], draws: Sequence[np.ndarray]) -> Iterator[str]:
+    """Parameters whose mean and standard deviation may not exist."""
+    heavy = [n for n, x in zip(labels, draws) if tail_index(x.reshape(-1, 1))[0] > NO_VARIANCE]
+    if heavy:
+        who = ", ".join(heavy[:3]) + (f" and {len(heavy) - 3} more" if len(heavy) > 3 else "")
+        yield f"Mean and sd of {who} may not exist: their tails are too heavy. Use the quantiles."
 
 
 def _row(x: np.ndarray, weights: np.ndarray, apart: int, replicas: int) -> dict[str, float]:
@@ -131,11 +172,12 @@ def weighted_quantiles(x: np.ndarray, w: np.ndarray, q: Sequence[float]) -> np.n
     return np.interp(q, (np.cumsum(w) - w / 2) / np.sum(w), x)
 
 
-def _notes(result: StoredRun, columns: Mapping[str, np.ndarray], total: int) -> Iterator[str]:
+def _notes(result: StoredRun, columns: Mapping[str, np.ndarray], total: int, verdict: Verdict | None) -> Iterator[str]:
     """What a reader should know about the numbers of a summary."""
     shown = len(columns["mean"])
     if shown < total:
-        yield f"{shown:,} of {total:,} entries are shown, evenly spaced; {total - shown:,} are left out."
+        which = "evenly spaced" if verdict is None else "evenly spaced, and the worst"
+        yield f"{shown:,} of {total:,} entries are shown, {which}; {total - shown:,} are left out."
     apart = interleaved(result.settings)
     if result.draws < LEAST * apart:
         yield f"ESS and R-hat need {LEAST * apart} draws per chain; there are {result.draws}."
@@ -200,8 +242,3 @@ def read_entries(result: StoredRun, entries: Sequence[tuple[str, int]]) -> list[
             draws[:, t : t + step] = block.reshape(*block.shape[:2], -1)[:, :, flat]
         found |= {(name, i): draws[..., k] for k, i in enumerate(flat)}
     return [found[e] for e in entries]
-
-
-def label(name: str, shape: tuple[int, ...], index: int) -> str:
-    """The name of one entry, such as ``W[2, 0]``."""
-    return f"{name}[{', '.join(str(i) for i in np.unravel_index(index, shape))}]" if shape else name

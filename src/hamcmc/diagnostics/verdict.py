@@ -2,7 +2,7 @@
 
 import html
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +16,7 @@ from hamcmc.store.result import StoredRun
 from hamcmc.target.posterior import Posterior
 
 WORST = 8  # parameters in the table
+HUGE = 10.0  # an error beyond which its digits say nothing
 EXIT_CODES = {"good": 0, "usable": 0, "not converged": 3, "wrong": 4}  # of commands that show a verdict
 HEADS = {
     "mean_error": "mean off by (sd)",
@@ -62,7 +63,9 @@ class Row:
         """The row as text."""
 
         def off(error: float, se: float, form: str) -> str:
-            return "–" if np.isnan(error) else f"{error:{form}} ± {se:{form[1:]}}"
+            if abs(error) > HUGE:
+                return f"beyond {np.copysign(HUGE, error):{form}}"
+            return "–" if np.isnan(error) else f"{error:{form}} ± {min(se, HUGE):{form[1:]}}"
 
         def plain(number: float, form: str) -> str:
             return "–" if np.isnan(number) else f"{number:{form}}"
@@ -77,6 +80,9 @@ class Row:
             plain(self.ess_bulk, ",.0f"),
             plain(self.ess_tail, ",.0f"),
         ]
+
+
+NUMBERS = [f.name for f in fields(Row)][1:]
 
 
 @dataclass(frozen=True)
@@ -151,7 +157,10 @@ class Verdict:
     def from_json(cls, stored: Record) -> Self:
         """The inverse of :meth:`to_json`. Raises ValueError if this is no verdict."""
         try:
-            rows = (Row(**{k: np.nan if v is None else v for k, v in row.items()}) for row in stored["worst"])
+            rows = (
+                Row(row["name"], *(np.nan if row[k] is None else float(row[k]) for k in NUMBERS))
+                for row in stored["worst"]
+            )
             found = cls(
                 stored["word"],
                 tuple(map(str, stored["reasons"])),

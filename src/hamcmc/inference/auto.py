@@ -1,6 +1,8 @@
 """The automatic run: measure what the plan asks for, and make posterior, sampler and starts as it says."""
 
+import sys
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -9,18 +11,23 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from hamcmc import samplers
-from hamcmc._types import PyTree, Record
-from hamcmc.inference.job import parameters
+from hamcmc._types import Facts, PyTree, Record
+from hamcmc.inference.arguments import Init, init_of
+from hamcmc.inference.job import batch_size_of, parameters
 from hamcmc.inference.plan import Measured, Plan, decide
+from hamcmc.inference.progress import Progress, Status
 from hamcmc.inference.starts import spread_starts
 from hamcmc.samplers.base import Sampler
+from hamcmc.samplers.registry import takes
+from hamcmc.store.checkpoint import Checkpoint
+from hamcmc.store.files import reading
 from hamcmc.target.estimators import control_variate
 from hamcmc.target.mode import Laplace, laplace
 from hamcmc.target.noise import gradient_noise
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.whitened import Whitened
 
-QUICK = 1e10  # operations of a whole transition's gradients below which all data are affordable without a measurement
+QUICK = 2e7  # operations of one gradient of all replicas, below which all data are affordable without a measurement
 
 
 class Prepared(NamedTuple):
@@ -68,7 +75,7 @@ def prepare(
         )
     first = parameters(given, jax.random.key(seed))
     like = posterior.unconstrain(first)
-    trial = samplers.build("ensemble_hmc", posterior, **options)
+    trial = samplers.build("ensemble_hmc", posterior, **{k: v for k, v in options.items() if takes("ensemble_hmc", k)})
     facts = Measured(
         rows=posterior.size,
         dimension=ravel_pytree(like)[0].size,
@@ -76,6 +83,7 @@ def prepare(
         iterations=iterations + trial.warmup,
         replicas=trial.replicas * (ensembles or 2),
         quick=operations(posterior, like) * trial.replicas * (ensembles or 2) < QUICK,
+        batch_size=batch_size_of(batch_size, posterior) if batch_size is not None else None,
     )
     found: Laplace | None = None
     while isinstance(plan := decide(facts), str):
@@ -85,12 +93,11 @@ def prepare(
             found = laplace(posterior, first, seed=seed)
             square = found.precision.ndim == 2
             facts = facts._replace(mode=found.converged, why=found.reason, square=square)
-        else:
+        elif found is not None:
             noise = gradient_noise(reduced(posterior, found), found, seed=seed)
             facts = facts._replace(noise=noise.largest, bend=noise.bend)
     plan = plan._replace(ensembles=ensembles or plan.ensembles, options=plan.options | options)
     if plan.regime == "minibatches" and found is not None:
-        plan = plan._replace(batch_size=batch_size or plan.batch_size)
         arrays = around_mode(found, plan, samplers.build(plan.sampler, posterior, **plan.options).replicas, seed)
         gradients = found.gradients
     else:
@@ -107,10 +114,8 @@ def around_mode(found: Laplace, plan: Plan, replicas: int, seed: int) -> dict[st
     return arrays | ({} if found.mean_hessian is None else {"mean_hessian": found.mean_hessian})
 
 
-def reduced(posterior: Posterior, found: Laplace | None) -> Posterior:
+def reduced(posterior: Posterior, found: Laplace) -> Posterior:
     """The posterior with the estimator that the plan has in mind for minibatches."""
-    if found is None:
-        raise ValueError("control variates need a mode")
     return control_variate(posterior, found, order=1 if found.mean_hessian is None else 2, importance=True)
 
 
@@ -171,3 +176,27 @@ def gradient_seconds(posterior: Posterior, like: PyTree, replicas: int) -> float
         jax.block_until_ready(evaluate(positions, posterior.data))
         taken.append(time.perf_counter() - began)
     return min(taken)
+
+
+def planned_before(
+    posterior: Posterior, init: Init | None, asked: Facts, checkpoint: Checkpoint | None, path: Path
+) -> Prepared:
+    """What an automatic run was prepared with, from its checkpoint; made anew if it never wrote one."""
+    with reading(path / "run.json"):
+        plan = Plan(**{k: asked["plan"][k] for k in Plan._fields})
+    kept = {k.removeprefix("kept."): v for k, v in (checkpoint.arrays if checkpoint else {}).items() if "kept." in k}
+    start = init_of(posterior, init)
+    if not kept:
+        how = {"ensembles": asked["ensembles"], "batch_size": plan.batch_size, "seed": asked["seed"]}
+        iterations = asked["num_samples"] * asked["thin"]
+        return prepare(posterior, start, iterations=iterations, options=plan.options, **how)._replace(plan=plan)
+    like = posterior.unconstrain(parameters(start, jax.random.key(asked["seed"])))
+    return assemble(posterior, like, plan, kept, {})
+
+
+def say_plan(plan: Plan, progress: bool | Progress | None) -> None:
+    """Print the plan's reason, unless nothing is to be shown; a function that asks for progress gets it instead."""
+    if callable(progress):
+        progress(Status(0.0, phase="plan", note=plan.reason))
+    elif progress is not False:
+        print(f"plan: {plan.reason}", file=sys.stderr)

@@ -11,8 +11,8 @@ from jax import Array
 from hamcmc import _check
 from hamcmc._types import PyTree
 from hamcmc.inference import job
+from hamcmc.inference.arguments import ensembles_of
 from hamcmc.inference.progress import Progress, Status, shown
-from hamcmc.inference.sample import ensembles_of
 from hamcmc.inference.tempering import Ladder, Rungs, Tempered, anchoring, checked_betas, step_sizes
 from hamcmc.samplers.registry import MakeSampler, maker_for
 from hamcmc.store.errors import NonFinite

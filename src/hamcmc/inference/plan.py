@@ -11,12 +11,13 @@ from hamcmc._types import Record
 
 ENSEMBLES = 2  # independent ones, so that R-hat compares what is independent
 LEAPFROGS = 4  # of a typical transition, for predictions of time
-PATIENCE = 120.0  # seconds of sampling on all data, above which minibatches are considered
+PATIENCE = 20.0  # seconds of sampling on all data, above which minibatches are considered
+LONG = 600.0  # seconds above which minibatches are used also where the posterior is only roughly normal
 NOISE = 0.01  # share of a variance that the gradient's noise may add
 SMALLEST_BATCH, LARGEST_BATCH = 32, 2**14
 LARGEST_STEP, DIAGONAL_STEP = 1.0, 0.2  # ε in white coordinates, and in those that only a diagonal scales
 STRAIGHT = 0.1  # ε times the bend
-CROOKED = 0.7  # a bend above this: the Laplace approximation says nothing about the posterior
+BENT, CROOKED = 0.3, 0.7  # bends above which minibatches are not worth their bias; the second where time is long
 SETTLING = 40  # iterations of warm-up, divided by ε
 
 Missing = Literal["seconds", "mode", "noise"]
@@ -31,6 +32,7 @@ class Measured(NamedTuple):
         streamed: whether the data stay on disk.
         iterations: of the run on all data, warm-up included.
         replicas: replicas of all ensembles on all data.
+        batch_size: the batch size that was asked for, which asks for minibatches; None if it was not.
         quick: whether a rough count of operations already says that all data are affordable.
         seconds: one gradient on all data for all replicas.
         mode: whether a mode with a positive definite Hessian was found.
@@ -47,6 +49,7 @@ class Measured(NamedTuple):
     iterations: int
     replicas: int
     quick: bool
+    batch_size: int | None = None
     seconds: float | None = None
     mode: bool | None = None
     why: str = ""
@@ -84,29 +87,32 @@ class Plan(NamedTuple):
 def decide(facts: Measured) -> Plan | Missing:
     """The plan, or the fact that is needed to make one."""
     what = f"{facts.rows:,} rows, {facts.dimension:,} parameters" if facts.rows else f"{facts.dimension:,} parameters"
-    if not facts.rows or (facts.quick and not facts.streamed):
+    asked = facts.batch_size is not None
+    if not facts.rows or (facts.quick and not facts.streamed and not asked):
         return on_all_data(f"{what}: all data at every step, because they are few enough" if facts.rows else what)
-    if not facts.streamed:
+    predicted = math.inf
+    if not facts.streamed and not asked:
         if facts.seconds is None:
             return "seconds"
         predicted = facts.seconds * LEAPFROGS * facts.iterations
         if predicted <= PATIENCE:
             return on_all_data(f"{what}: all data at every step, because that takes about {duration(predicted)}")
-        slow = f"all data at every step would take {duration(predicted)}"
-    else:
-        slow = "the data are streamed"
+    slow = f"all data at every step would take {duration(predicted)}"
+    if facts.streamed or asked:
+        slow = "the data are streamed" if facts.streamed else "a batch size was given"
     if facts.mode is None:
         return "mode"
     if not facts.mode:
-        if facts.streamed:
+        if facts.streamed or asked:
+            remedy = "Load the data into memory" if facts.streamed else "Leave batch_size out"
             raise ValueError(
                 f"{what}: minibatches need a mode to reduce their noise around, and there is none: {facts.why}. "
-                "Load the data into memory, or give sampler=, step_size= and batch_size="
+                f"{remedy}, or give sampler=, step_size= and batch_size="
             )
         return on_all_data(f"{what}: all data at every step although {slow}, because {facts.why}")
     if facts.noise is None:
         return "noise"
-    if facts.bend > CROOKED and not facts.streamed:
+    if facts.bend > (BENT if predicted <= LONG else CROOKED) and not facts.streamed and not asked:
         away = f"the posterior is far from normal (its gradient differs by {facts.bend:.1f} from the normal one's)"
         return on_all_data(f"{what}: all data at every step although {slow}, because {away}")
     return on_minibatches(facts, what, slow)
@@ -127,8 +133,8 @@ def on_minibatches(facts: Measured, what: str, slow: str) -> Plan:
     noise, most = facts.noise or 0.0, max(1, min(LARGEST_BATCH, facts.rows // 2))
     step = min(LARGEST_STEP if facts.square else DIAGONAL_STEP, STRAIGHT / max(facts.bend, 1e-9))
     wanted = step / (2 - step) * noise / NOISE
-    size = min(most, max(SMALLEST_BATCH, 2 ** math.ceil(math.log2(max(wanted, 1)))))
-    if wanted > size:  # the batch cannot grow any more, so the step must shrink
+    size = facts.batch_size or min(most, max(SMALLEST_BATCH, 2 ** math.ceil(math.log2(max(wanted, 1)))))
+    if wanted > size:  # the batch cannot grow, so the step must shrink
         step = 2 * size * NOISE / (noise + size * NOISE)
     added = step / (2 - step) * noise / size
     order = "second" if facts.square else "first"

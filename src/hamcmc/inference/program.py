@@ -12,6 +12,7 @@ from jax.tree_util import tree_leaves_with_path
 from hamcmc._types import Facts, Record
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import compiled as loop
+from hamcmc.inference import schedules
 from hamcmc.inference.driver import Broken, Draws
 from hamcmc.inference.job import Job
 from hamcmc.inference.progress import Status
@@ -19,6 +20,7 @@ from hamcmc.inference.stream import Batches
 from hamcmc.store import checkpoint, moments
 from hamcmc.store.moments import RunningMoments
 from hamcmc.store.recorder import Recorder
+from hamcmc.target.passes import plain
 from hamcmc.target.posterior import name_of
 
 
@@ -107,7 +109,9 @@ class SamplingProgram:
         if recording:
             self.moments.add(made.moments)
         accepted, pairs = getattr(made.infos, "pairs_accepted", None), self.job.sampler.pairs
-        self.acceptance = float(accepted[: max(done, 1)].mean()) / pairs if accepted is not None and pairs else None
+        self.acceptance = None
+        if accepted is not None and pairs:
+            self.acceptance = float(np.asarray(accepted)[: max(done, 1)].mean()) / pairs
         return self._named(made, origin, done) if done else {}
 
     def _named(self, made: loop.Segment, origin: int, done: int) -> dict[str, np.ndarray]:
@@ -127,8 +131,8 @@ class SamplingProgram:
             for group, tree in trees.items()
             for path, x in tree_leaves_with_path(tree)
         }
-        last = origin + s["thin"] * (1 + jnp.arange(self.slots)) - 1  # the iteration of each draw
-        step_size = np.asarray(jax.vmap(self.job.schedule)(last))[:done, None]
+        last = origin + s["thin"] * (1 + np.arange(self.slots)) - 1  # the iteration of each draw
+        step_size = schedules.values(self.job.schedule, last)[:done, None]
         found["sample_stats/step_size"] = np.broadcast_to(step_size, (done, s["chains"]))
         return found
 
@@ -168,10 +172,11 @@ class SamplingProgram:
         """Iteration, seconds and gradients so far."""
         s, sampler, posterior = self.job.settings, self.job.sampler, self.job.posterior
         batches = posterior.size / s["batch_size"] if s["batch_size"] else 1  # that a pass over all data is worth
-        per_step = sampler.gradients_per_step + posterior.extra_gradients + sampler.passes_per_step * batches
+        own = sampler.gradients_per_step * (1 + posterior.extra_products)  # a product costs about a gradient
+        per_step = own + posterior.extra_gradients + sampler.passes_per_step * batches
         gradients = round(self.iteration * s["ensembles"] * per_step)
         if (leapfrogs := getattr(self.state, "leapfrogs", None)) is not None:  # as many as there were, not as planned
-            gradients = int(np.sum(leapfrogs, dtype=np.int64)) * sampler.replicas
+            gradients = int(np.asarray(leapfrogs).sum(dtype=np.int64)) * sampler.replicas
         return {"iteration": self.iteration, "seconds": self.seconds, "gradients": gradients, "costs": self.costs}
 
     def facts(self) -> Record:
@@ -203,4 +208,4 @@ class SamplingProgram:
         if recorder.draws is None:
             raise ValueError("the recorder keeps no draws")
         summary = moments.summary(self.moments.pack())
-        return Result(recorder.draws.root, self.job.settings, recorder.meta | more, summary)
+        return Result(recorder.draws.root, self.job.settings, recorder.meta | more, summary, plain(self.job.posterior))

@@ -1,19 +1,27 @@
 """Sampling in one call, and continuing a run from its directory."""
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from hamcmc import _check, samplers
-from hamcmc._types import Facts, PyTree, Record
+from hamcmc._types import Facts, Record
 from hamcmc.diagnostics.result import Result
-from hamcmc.diagnostics.verdict import check
 from hamcmc.inference import schedules
-from hamcmc.inference.auto import Prepared, assemble
+from hamcmc.inference.arguments import (
+    Init,
+    SamplerOrMaker,
+    check_data,
+    ensembles_of,
+    init_of,
+    made_by,
+    recorded_sampler,
+    seed_of,
+    starting_at,
+    warmup_of,
+)
+from hamcmc.inference.auto import Prepared, planned_before, say_plan
 from hamcmc.inference.auto import prepare as automatic
 from hamcmc.inference.driver import drive
 from hamcmc.inference.job import (
@@ -21,15 +29,13 @@ from hamcmc.inference.job import (
     Positions,
     batch_size_of,
     checksum,
-    parameters,
     prepare,
     recorded_schedule,
     storable,
     x64,
 )
-from hamcmc.inference.plan import Plan
 from hamcmc.inference.program import SamplingProgram
-from hamcmc.inference.progress import Progress, Status
+from hamcmc.inference.progress import Progress
 from hamcmc.inference.tune import budget_for, tune
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.registry import name_of
@@ -41,14 +47,9 @@ from hamcmc.store.errors import Interrupted, NonFinite, RunError
 from hamcmc.store.files import guard_disk, reading, remove_partial_writes, require
 from hamcmc.store.recorder import Recorder
 from hamcmc.store.settings import read_settings
-from hamcmc.target.passes import plain
 from hamcmc.target.posterior import Posterior
-from hamcmc.target.protocol import Target
 
-Init = PyTree | Callable[[jax.Array], PyTree]
-SamplerOrMaker = Sampler | Callable[[Target], Sampler]
 FIRST_STEP = 0.5  # ε where a sampler that adapts its step begins: a leapfrog step of 1 in its metric
-SEEDS = 2**32  # JAX would cut a larger seed to 32 bits
 KINDS = result.KINDS | {  # what run.json must say for a run to continue
     **dict.fromkeys(("seed", "ensembles", "segment"), int),
     **dict.fromkeys(("x64", "replace", "store_gradients"), bool),
@@ -127,6 +128,7 @@ def sample(
         NonFinite: the state became non-finite; `.result` has the draws before that.
         Interrupted: SIGINT or SIGTERM arrived; with `out`, :func:`resume` continues.
     """
+    posterior = starting_at(posterior, init)
     prepared: Prepared | None = None
     if isinstance(sampler, str) and sampler == "auto":
         _check.at_least("num_samples", num_samples, 1)
@@ -262,103 +264,12 @@ def run(
             raise
         if "plan" in job.settings:
             began = time.perf_counter()
-            verdict = check(program.result(recorder), plain(job.posterior))
+            verdict = program.result(recorder).check()
             costs = program.costs | {"verdict": time.perf_counter() - began}
             meta = recorder.meta | {"verdict": verdict.to_json(), "costs": costs}
             recorder.save(meta, program.pack(False))
             recorder.log("verdict", word=verdict.word, reason=verdict.reason)
     return program.result(recorder)
-
-
-# --- arguments ---
-
-
-def init_of(posterior: Posterior, init: Init | Positions | None) -> Init | Positions:
-    """Where to start: as given, or the posterior's own ``init``."""
-    found = posterior.init if init is None else init
-    if found is None:
-        raise ValueError("init is missing: give sample(…, init=…), or Posterior(…, init=…)")
-    return found
-
-
-def planned_before(
-    posterior: Posterior, init: Init | None, asked: Facts, checkpoint: Checkpoint | None, path: Path
-) -> Prepared:
-    """What an automatic run was prepared with, from its checkpoint; made anew if it never wrote one."""
-    with reading(path / "run.json"):
-        plan = Plan(**{k: asked["plan"][k] for k in Plan._fields})
-    kept = {k.removeprefix("kept."): v for k, v in (checkpoint.arrays if checkpoint else {}).items() if "kept." in k}
-    start = init_of(posterior, init)
-    if not kept:
-        how = {"ensembles": asked["ensembles"], "batch_size": None, "seed": asked["seed"], "options": plan.options}
-        return automatic(posterior, start, iterations=asked["num_samples"] * asked["thin"], **how)
-    like = posterior.unconstrain(parameters(start, jax.random.key(asked["seed"])))
-    return assemble(posterior, like, plan, kept, {})
-
-
-def say_plan(plan: Plan, progress: bool | Progress | None) -> None:
-    """Print the plan's reason where a progress bar would be shown, and hand it to a function that asks for progress."""
-    if callable(progress):
-        progress(Status(0.0, phase="plan", note=plan.reason))
-    elif progress or (progress is None and sys.stderr.isatty()):
-        print(f"plan: {plan.reason}", file=sys.stderr)
-
-
-def made_by(sampler: str | SamplerOrMaker, posterior: Posterior, options: Facts) -> Sampler:
-    """The sampler that was given by name, as a function of the posterior, or as it is."""
-    made = samplers.maker(sampler, **options)(posterior)
-    if not isinstance(made, Sampler):
-        raise ValueError(f"sampler must make a hamcmc.Sampler from the posterior, got {made!r}")
-    return made
-
-
-def recorded_sampler(asked: Facts, posterior: Posterior, path: Path) -> Sampler:
-    """The sampler that run.json names."""
-    if asked["options"] is None:
-        raise RunError(f"{path} was run with a sampler that run.json cannot hold: give sampler to resume")
-    with reading(path / "run.json"):
-        return samplers.build(asked["sampler"]["sampler"], posterior, **asked["options"])
-
-
-def warmup_of(sampler: Sampler, asked: int | None) -> int:
-    """The given warm-up, or the steps in which the sampler learns; it must not be shorter than these."""
-    warmup = sampler.warmup if asked is None else _check.at_least("warmup", asked, 0)
-    if warmup < sampler.warmup:
-        raise ValueError(
-            f"warmup must be at least {sampler.warmup}, the steps in which the sampler learns its metric (adapt), "
-            f"got {asked}"
-        )
-    return warmup
-
-
-def ensembles_of(sampler: Sampler, chains: int | None, ensembles: int | None, *, default: int = 1) -> int:
-    """How many chains (or `default`), or ensembles for an ensemble sampler (or one), run side by side."""
-    name = sampler.settings.get("sampler", "this sampler")
-    if sampler.replicas > 1:
-        if chains is not None:
-            raise ValueError(
-                f"chains: {name} is an ensemble of {sampler.replicas} chains; say with ensembles= how many ensembles"
-            )
-        return _check.at_least("ensembles", 1 if ensembles is None else ensembles, 1)
-    if ensembles is not None:
-        raise ValueError(f"ensembles: {name} is not an ensemble sampler; say with chains= how many chains")
-    return _check.at_least("chains", default if chains is None else chains, 1)
-
-
-def seed_of(seed: int) -> int:
-    """A seed that JAX takes whole."""
-    if _check.at_least("seed", seed, 0) >= SEEDS:
-        raise ValueError(f"seed must be below 2**32, got {seed}")
-    return int(seed)
-
-
-def check_data(posterior: Posterior, sampler: Sampler, settings: Facts) -> None:
-    """Raise if the data cannot be used as asked."""
-    if settings["store_gradients"] and posterior.streamed:
-        raise ValueError("store_gradients is not available for streamed (memory-mapped) data")
-    if sampler.needs_all_data and settings["batch_size"] is not None:
-        name = sampler.settings.get("sampler", "this sampler")
-        raise ValueError(f"batch_size must be None for {name}: its Metropolis test needs all data")
 
 
 def tuned(

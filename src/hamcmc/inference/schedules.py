@@ -88,14 +88,21 @@ def as_schedule(step_size: float | Schedule) -> Schedule:
     return step_size if callable(step_size) else Constant(step_size)
 
 
+def values(schedule: Schedule, t: np.ndarray) -> np.ndarray:
+    """ε at each of the iterations `t`; of a constant step size without a program that would have to be compiled."""
+    if isinstance(schedule, Constant):
+        return np.full(t.shape, schedule.step_size, jnp.result_type(float))
+    return np.asarray(jax.vmap(schedule)(jnp.asarray(t)))
+
+
 def fingerprint(schedule: Schedule, iterations: int) -> list[float]:
     """ε at up to 64 iterations of the run; raises if one of them is not a positive number."""
     t = np.unique(np.concatenate([np.arange(8), np.geomspace(1, max(iterations - 1, 1), 56)]).astype(np.int32))
     t = t[t < max(iterations, 1)]
-    values = np.asarray(jax.vmap(schedule)(jnp.asarray(t)))
-    if values.shape != t.shape or values.dtype.kind not in "fiu":
-        raise ValueError(f"step_size must return one number, got {values.dtype}{values.shape[1:]}")
-    for when, value in zip(t, values):
+    found = values(schedule, t)
+    if found.shape != t.shape or found.dtype.kind not in "fiu":
+        raise ValueError(f"step_size must return one number, got {found.dtype}{found.shape[1:]}")
+    for when, value in zip(t, found):
         if not (np.isfinite(value) and value > 0):
             raise ValueError(f"step_size must be a finite number above 0; at iteration {when} it is {value}")
-    return [float(v) for v in values]
+    return [float(v) for v in found]

@@ -23,6 +23,11 @@ LOST = 30.0  # nats of estimated mass below the best point of a path, after whic
 DEPTH = 2.0  # nats for each parameter that a start may lie below its place; half a nat is usual
 TAME = 1e15  # a gradient above this is no place to start
 DENSE = 400  # parameters up to which Hessians are computed
+FEW = 100  # parameters up to which other modes are looked for
+SCOUTED = (8.0, 8.0, 8.0, 20.0, 20.0, 20.0, 60.0, 60.0)  # distances from which they are, in standard deviations
+ARRIVED = 0.1  # gᵀ|H|⁻¹g at a mode
+MINOR = 12.0  # nats of mass below which a mode does not matter
+APART = 4.0  # standard deviations, times √D, between two modes that are not one
 DESCENTS = {100: 4, DENSE: 2}  # for each ensemble, up to so many parameters
 
 
@@ -76,13 +81,44 @@ def spread_starts(posterior: Posterior, parameters: PyTree, ensembles: int, repl
         begins = [first if ensemble == 0 and i == 0 else around(objective, first, rng) for i in range(count)]
         found.append([descend(objective, x) if dimension <= DENSE else Place(x, None, 0.0, 0) for x in begins])
     best = max((p for places in found for p in places), key=lambda p: p.mass)
+    if dimension <= FEW:
+        others = scout(objective, best, rng)
+        found = [[*places, *others] for places in found]
+        best = max(best, *others, key=lambda p: p.mass) if others else best
     root = np.ones(dimension) if best.root is None else best.root
     white = np.empty((ensembles, replicas, dimension))
     for e, places in enumerate(found):
         for r in range(replicas):
-            x = spread(objective, places[r % count], first, rng)
+            x = spread(objective, places[r % len(places)], first, rng)
             white[e, r] = x - best.x if best.root is None else np.linalg.solve(root, x - best.x)
     return Starts(best.x, root, white, like, passes.spent)
+
+
+def scout(objective: Objective, best: Place, rng: np.random.Generator) -> list[Place]:
+    """Other modes with a share of the mass, as far as descents from far away come upon them.
+
+    A mode that no replica starts at is one that no diagnostic will ever see. Only proper modes count: where a density
+    merely grows into a corner, nothing is to be found.
+    """
+    found: list[Place] = []
+    for distance in SCOUTED:
+        if best.root is None:
+            break
+        x = objective.passes.rounded(best.x + distance * best.root @ rng.standard_normal(best.x.size))
+        if not tame(objective, x):
+            continue
+        place = descend(objective, x, arrive=True)
+        known = [best, *found]
+        if place.root is not None and place.mass > best.mass - MINOR and all(apart(place, k) for k in known):
+            found.append(place)
+    return found
+
+
+def apart(one: Place, other: Place) -> bool:
+    """Whether two places are far from each other by the measures of both."""
+    away, far = one.x - other.x, APART * np.sqrt(one.x.size)
+    roots = [p.root for p in (one, other) if p.root is not None]
+    return all(np.linalg.norm(np.linalg.solve(root, away)) > far for root in roots)
 
 
 def around(objective: Objective, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -114,10 +150,11 @@ def tame(objective: Objective, x: np.ndarray, most: float = np.inf) -> bool:
     return bool(np.isfinite(value) and value <= most and np.abs(grad).max() < TAME)
 
 
-def descend(objective: Objective, x: np.ndarray) -> Place:
+def descend(objective: Objective, x: np.ndarray, *, arrive: bool = False) -> Place:
     """Newton steps from x up to the edge of the bulk; the place on the path with the most mass around it.
 
-    Where a density has no mode, the path leads into ever narrower places with ever less mass, and ends there.
+    Where a density has no mode, the path leads into ever narrower places with ever less mass, and ends there. To
+    `arrive` it must reach a mode: otherwise the place has no root.
     """
     value, grad, _ = objective.value_and_grad(x)
     if not np.isfinite(value):
@@ -130,12 +167,17 @@ def descend(objective: Objective, x: np.ndarray) -> Place:
         model = model_of(hessian, objective.passes.precision)
         place = Place(x, root_of(model), -value + log_volume(model), step)
         best = max(best, place, key=lambda p: p.mass)
-        if 2 * model.decrement(grad) <= BULK * x.size or place.mass < best.mass - LOST:
+        left = decrement(model, grad)
+        if arrive and left <= ARRIVED:
+            return place if model.positive else place._replace(root=None)
+        if (left <= BULK * x.size and not arrive) or place.mass < best.mass - LOST:
             break
         moved = improved(objective, x, value, grad, model, damping)
         if moved is None:
             break
         x, value, grad, damping = moved
+    if arrive:
+        return best._replace(root=None)
     return best if best.root is not None else best._replace(root=np.eye(x.size) * 1e-3)
 
 
@@ -145,7 +187,7 @@ def improved(
     """A damped Newton step that lowers U, with U and its gradient there and the next damping; None if there is none."""
     slope = model.vectors.T @ (grad / model.scale)
     for _ in range(40):
-        step = -(model.vectors @ (slope / (model.lifted + damping))) / model.scale
+        step = -(model.vectors @ (slope / (floored(model, 1e-8) + damping))) / model.scale
         there = objective.passes.rounded(x + step)
         new, new_grad, _ = objective.value_and_grad(there)
         if np.isfinite(new) and new < value:
@@ -164,9 +206,15 @@ def log_volume(model: Model) -> float:
     return float(-np.sum(np.log(model.scale)) - 0.5 * np.sum(np.log(floored(model, 1e-2))))
 
 
+def decrement(model: Model, grad: np.ndarray) -> float:
+    """gᵀ|H|⁻¹g."""
+    return float(np.sum((model.vectors.T @ (grad / model.scale)) ** 2 / floored(model, 1e-8)))
+
+
 def floored(model: Model, share: float) -> np.ndarray:
-    """The absolute eigenvalues, none below a share of the largest."""
-    return np.maximum(model.lifted, share * model.lifted.max())
+    """The absolute eigenvalues, none below a share of the largest; ones where the density has no curvature at all."""
+    largest = model.lifted.max()
+    return np.maximum(model.lifted, share * largest) if largest > 0 else np.ones_like(model.lifted)
 
 
 def stacked(starts: Starts) -> jax.Array:

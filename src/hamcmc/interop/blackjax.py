@@ -85,7 +85,7 @@ def to_blackjax(
         data = posterior.data
         if rows is not None:
             key = batch_key if replace else walk
-            data = minibatch.gather(data, minibatch.draw(key, state.step, posterior.size, rows, replace))
+            data = minibatch.gather(data, posterior.minibatch_indices(key, state.step, rows, replace))
         return sampler.step(step_key, state, data, schedule(state.step))
 
     return SamplingAlgorithm(init, draw)  # type: ignore[arg-type]

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from hamcmc._types import Facts
-from hamcmc.diagnostics.costs import Cost, cost
+from hamcmc.diagnostics.costs import PARTS, Cost, cost
 from hamcmc.diagnostics.result import Result
 from hamcmc.diagnostics.summaries import Summary, format_cell, read_entries, summary
+from hamcmc.diagnostics.verdict import HEADS, Verdict
 from hamcmc.report import frame, plots
 from hamcmc.report.frame import duration, flatten, number, plural, value
 
@@ -18,7 +19,8 @@ ROWS = 20  # of the table that is open at first; the rest is folded
 SHOWN = 8  # parameters with trace and density
 PAIRED = 6  # parameters in the pair plot
 GOOD_R_HAT = 1.01
-GOOD_ESS = 100  # per chain
+GOOD_ESS = 400
+GRADES = {"good": "good", "usable": "warn", "not converged": "bad", "wrong": "bad"}  # word of the verdict → colour
 COLUMNS = {
     "mean": "mean",
     "sd": "sd",
@@ -74,9 +76,15 @@ def page(
     """
     sampler = result.settings["sampler"]["sampler"]
     title = title or (directory.resolve().name if directory else f"A run of {sampler}")
-    table = summary(result)
+    verdict = result.check()
+    table = summary(result, verdict=verdict)
     spent = cost(result, table)
-    sections = {**(before or {}), "Diagnostics": _diagnostics(table), "Cost": _cost(spent)}
+    sections = {
+        **(before or {}),
+        "Verdict": _verdict(verdict),
+        "Diagnostics": _diagnostics(table),
+        "Cost": _cost(spent),
+    }
     if result.draws:
         picked = interesting(table, SHOWN)
         sections |= {"Parameters": _parameters(result, table, picked)}
@@ -84,9 +92,12 @@ def page(
             sections |= {"Pairs": _pairs(result, table)}
         sections |= {"Sampler": _sampler(result)}
     sections |= {"Settings": _settings(result)}
-    top = (_status(result, directory) if progress is None else progress) + _facts(result)
+    top = frame.status(verdict.word, GRADES[verdict.word], verdict.reason)
+    top += (_status(result, directory) if progress is None else progress) + _facts(result)
     version = str(result.settings["versions"].get("hamcmc", ""))
-    return frame.document(title, top, _glance(result, table, spent), sections, version, live=progress is not None)
+    return frame.document(
+        title, top, _glance(result, table, spent, verdict), sections, version, live=progress is not None
+    )
 
 
 def interesting(table: Summary, most: int) -> list[int]:
@@ -145,14 +156,14 @@ def _schedule(spec: Facts) -> str:
     return "a schedule of the user"
 
 
-def _glance(result: Result, table: Summary, spent: Cost) -> str:
+def _glance(result: Result, table: Summary, spent: Cost, verdict: Verdict) -> str:
     """The numbers that say whether to trust the draws, and what they mean."""
     chains = result.settings["chains"]
     worst = int(np.nanargmax(table["r_hat"])) if np.isfinite(table["r_hat"]).any() else None
     r_hat = np.nan if worst is None else table["r_hat"][worst]
     ess, poorest = smallest_ess(table)
     cards = [
-        ("Smallest ESS", format_cell("ess", ess), _of(poorest), _grade(poorest is not None, ess >= GOOD_ESS * chains)),
+        ("Smallest ESS", format_cell("ess", ess), _of(poorest), _grade(poorest is not None, ess >= GOOD_ESS)),
         (
             "Largest R-hat",
             format_cell("r_hat", r_hat),
@@ -160,9 +171,9 @@ def _glance(result: Result, table: Summary, spent: Cost) -> str:
             _grade(worst is not None, r_hat <= GOOD_R_HAT),
         ),
         ("Gradients per effective sample", number(spent.gradients_per_effective_sample), "of the slowest entry", ""),
-        ("Time per effective sample", duration(spent.seconds_per_effective_sample), "of the slowest entry", ""),
+        ("Time per effective sample", duration(spent.seconds_per_effective_sample), "all included", ""),
     ]
-    return frame.at_a_glance(cards, _checks(result, table, worst))
+    return frame.at_a_glance(cards, _checks(result, table, worst, verdict))
 
 
 def _of(name: str | None) -> str:
@@ -182,7 +193,7 @@ def smallest_ess(table: Summary) -> tuple[float, str | None]:
     return float(ess[row]), f"{table.names[row]}{' (tails)' if ess[row] < table['ess_bulk'][row] else ''}"
 
 
-def _checks(result: Result, table: Summary, worst: int | None) -> Iterator[str]:
+def _checks(result: Result, table: Summary, worst: int | None, verdict: Verdict) -> Iterator[str]:
     """What the numbers mean, in words."""
     chains = result.settings["chains"]
     if result.meta["status"] == "failed":
@@ -199,23 +210,38 @@ def _checks(result: Result, table: Summary, worst: int | None) -> Iterator[str]:
             f"The chains disagree about {table.names[worst]}: R-hat is {table['r_hat'][worst]:.3f}, and should be "
             f"{GOOD_R_HAT} or less. Run longer, and check in the traces whether the warm-up was long enough."
         )
-    if ess < GOOD_ESS * chains:
+    if ess < GOOD_ESS:
         good = False
         yield (
-            f"{poorest} has only {ess:,.0f} effective draws; with {GOOD_ESS} per chain, its interval "
-            "and its diagnostics are reliable. Run longer, or use a sampler that mixes faster."
+            f"{poorest} has only {ess:,.0f} effective draws; with {GOOD_ESS}, its interval and its diagnostics are "
+            "reliable. Run longer, or use a sampler that mixes faster."
         )
     if chains == 1:
         yield "A single chain cannot show that it missed a part of the posterior: run several, from different starts."
     if good:
         yield "ESS is large enough" + (" and the chains agree." if chains > 1 else ".")
-    yield (
-        "Neither ESS nor R-hat detects the bias of a step size that is too large: compare with a run at half the step "
-        "size, or compute the kernel Stein discrepancy (hamcmc.diagnostics.ksd_of)."
-    )
+    if not verdict.gradients:
+        yield (
+            "Neither ESS nor R-hat detects the bias of a step size that is too large: confront the draws with "
+            "gradients (result.check(posterior))."
+        )
 
 
 # --- sections ---
+
+
+def _verdict(verdict: Verdict) -> str:
+    """The word, all reasons, and the worst parameters."""
+    looked = (
+        f"{plural(verdict.gradients, 'draw')} confronted with gradients on all data."
+        if verdict.gradients
+        else "The gradients were not confronted."
+    )
+    said = "".join(f"<li>{escape(r)}</li>" for r in verdict.reasons or (verdict.reason,))
+    html = f'<ul class="checks">{said}</ul>'
+    html += f"<p class='soft'>{plural(verdict.parameters, 'scalar parameter')} looked at. {looked}</p>"
+    rows = [row.cells() for row in verdict.worst]
+    return html + (frame.table(["", *HEADS.values()], rows, "The worst parameters") if rows else "")
 
 
 def _diagnostics(table: Summary) -> str:
@@ -237,6 +263,7 @@ def _diagnostics(table: Summary) -> str:
 def _cost(c: Cost) -> str:
     slowest = f"of {c.slowest} (ESS {c.ess:,.0f})" if c.slowest else "(ESS unknown)"
     rows = [
+        *([PARTS.get(k, k), "", duration(v)] for k, v in c.parts.items() if len(c.parts) > 1),
         ["in total", f"{c.gradients:,}", duration(c.seconds)],
         [f"per stored draw ({c.draws:,})", number(c.gradients_per_draw), duration(c.seconds_per_draw)],
         [
@@ -245,9 +272,7 @@ def _cost(c: Cost) -> str:
             duration(c.seconds_per_effective_sample),
         ],
     ]
-    return frame.table(
-        ["", "gradients", "time"], rows, "All chains, warm-up included; time in the compiled loop", kind="wrap"
-    )
+    return frame.table(["", "gradients", "time"], rows, "All chains, all included", kind="wrap")
 
 
 def _parameters(result: Result, table: Summary, picked: list[int]) -> str:

@@ -20,7 +20,7 @@ from jax.tree_util import tree_leaves_with_path
 
 from hamcmc import _check
 from hamcmc._types import PyTree
-from hamcmc.target.importance import Importance, probabilities, scores
+from hamcmc.target.importance import Importance, probabilities, require_uniform, scores
 from hamcmc.target.mode import Laplace
 from hamcmc.target.passes import Passes, linearized
 from hamcmc.target.posterior import Posterior, name_of
@@ -42,7 +42,11 @@ class Anchored(NamedTuple):
 
 
 class AnchoredPosterior(View):
-    """A posterior whose minibatches come with an anchor (:class:`Anchored`)."""
+    """A posterior whose minibatches come with an anchor (:class:`Anchored`). Their rows are drawn uniformly."""
+
+    def __init__(self, plain: Posterior):
+        require_uniform(plain, "svrg and evidence")
+        super().__init__(plain)
 
     def log_density(self, position: PyTree, minibatch: Anchored) -> Array:  # type: ignore[override]
         """−Ũ(θ) on the minibatch. The anchor changes gradients alone."""
@@ -211,6 +215,10 @@ def _view(posterior: Posterior, mode: PyTree | Laplace, order: int, batch_size: 
     anchor = Anchor(position, mean_grad)
     if order == 1:
         return ControlVariate(posterior, anchor)
+    if isinstance(mode, Laplace) and mode.precision.ndim == 1:
+        raise ValueError(
+            f"order 2 needs a Hessian of {mode.dimension}² numbers: see dense in hamcmc.laplace, or order 1"
+        )
     if hessian is None:
         passes = Passes(posterior, position)
         hessian = passes.hessian(passes.flat(position)).likelihood / posterior.size

@@ -77,6 +77,12 @@ class Importance(View):
         return digest.hexdigest()
 
 
+def require_uniform(posterior: Posterior, what: str) -> None:
+    """Raise if rows are drawn by importance, for what draws rows uniformly itself."""
+    if posterior.settings.get("rows") == "importance":
+        raise ValueError(f"{what} draw rows uniformly: give the posterior without importance")
+
+
 def scores(view: Posterior, laplace: Laplace, *, draws: int | None = None, seed: int = 0) -> np.ndarray:
     """How much each row adds to the noise of a gradient estimator, (N,).
 

@@ -12,6 +12,7 @@ from jax.tree_util import tree_leaves
 from hamcmc._types import PyTree
 from hamcmc.target import minibatch
 from hamcmc.target.estimators import ControlVariate, control_variate
+from hamcmc.target.importance import require_uniform
 from hamcmc.target.mode import laplace
 from hamcmc.target.posterior import Posterior
 
@@ -72,6 +73,7 @@ class Landscape(NamedTuple):
 
 def survey(posterior: Posterior, start: PyTree, *, batch_size: int | None, seed: int) -> Landscape:
     """Find the mode from `start` (parameters), and measure the density around it."""
+    require_uniform(posterior, "the trials of tune")
     data = in_memory(posterior, seed)
     try:
         found = laplace(posterior, start, seed=seed)

@@ -35,7 +35,8 @@ class Laplace(NamedTuple):
         decrement: the Newton decrement ½ gᵀH⁻¹g in nats. The position is √(2 · decrement) posterior standard deviations
             from the mode.
         mean_grad: ḡ(θ̂) (D,), the mean over all data of the likelihood's gradient; zero without data.
-        mean_hessian: H̄(θ̂) (D, D), the mean over all data of ∇² of the log-likelihood; None where D is large.
+        mean_hessian: H̄(θ̂) (D, D), the mean over all data of ∇² of the log-likelihood; None where D is large,
+            and where it is not finite.
         gradients: the work, in gradients on all data. A Hessian counts as D of them.
         seconds: the time that it took.
     """
@@ -81,7 +82,7 @@ class Laplace(NamedTuple):
         """Flat positions (…, D) as a pytree with leaves (…, shape of the leaf), in the precision of the session."""
         leaves, tree = jax.tree.flatten(self.position)
         pieces = np.split(flat, np.cumsum([x.size for x in leaves])[:-1], axis=-1)
-        shaped = (p.reshape(*flat.shape[:-1], *x.shape) for p, x in zip(pieces, leaves))
+        shaped = (p.reshape((*flat.shape[:-1], *x.shape)) for p, x in zip(pieces, leaves))
         return jax.tree.unflatten(tree, [jnp.asarray(p, x.dtype) for p, x in zip(shaped, leaves)])
 
 
@@ -117,13 +118,17 @@ def laplace(
     Returns:
         A :class:`~hamcmc.Laplace`. For parameters that are sampled by a bijection the mode is that of the
         unconstrained density, in which samplers move.
+
+    Raises:
+        ValueError: the log-density, or its derivatives, are not finite at the start, or there is none.
     """
     begin = time.perf_counter()
     passes, position = _prepared(posterior, init, seed)
     found = _search(passes, position, None, seed, iterations, tolerance, dense)
     size = max(1, passes.posterior.size)
     if found.model is not None and found.hessian is not None:
-        precision, mean_hessian = -found.hessian.total, found.hessian.likelihood / size
+        precision = -found.hessian.total
+        mean_hessian = None if found.stale else found.hessian.likelihood / size
         root = found.model.vectors / np.sqrt(found.model.lifted) / found.model.scale[:, None]
         inverse = (found.model.vectors * np.sqrt(found.model.lifted) * found.model.scale[:, None]).T
     else:

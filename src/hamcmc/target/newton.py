@@ -136,7 +136,7 @@ class Outcome(NamedTuple):
         x: the position.
         value: U there.
         grad: ∇ of the log-density there, in two parts.
-        hessian: ∇² of the log-density in two parts, exactly there if the search was to be verified and converged.
+        hessian: ∇² of the log-density in two parts.
         model: the quadratic model there, of the coordinates in `free`.
         free: which coordinates are not held at the edge of a mirrored support.
         decrement: in nats.
@@ -147,6 +147,7 @@ class Outcome(NamedTuple):
             (the density is).
         fall: by how many nats U fell in the last step that was taken.
         along: the coordinate that moved most in it, in its standard deviations.
+        stale: whether the Hessian is of another position.
     """
 
     x: np.ndarray
@@ -160,6 +161,7 @@ class Outcome(NamedTuple):
     ended: str
     fall: float = 0.0
     along: int = 0
+    stale: bool = False
 
 
 def descend(
@@ -179,11 +181,11 @@ def descend(
         tolerance: in nats.
         limit: the most steps.
         hessian: of the log-density near x, to begin with; computed if it is not given.
-        verify: whether the Hessian must be that of the position, and U rise beyond it.
+        verify: whether the Hessian must be that of the last position, and U rise beyond it.
     """
     search = _Search(objective, x, hessian)
     ended, rejected = "steps", 0
-    while search.steps < limit:
+    while True:
         decrement = search.model.decrement(search.slope)
         sure = tolerance if not (search.stale and verify) else SURE * tolerance
         if search.model.positive and decrement < sure:
@@ -197,11 +199,15 @@ def descend(
         if not search.stale and not search.model.positive and search.flat and decrement < tolerance:
             ended = "flat"
             break
+        if search.steps >= limit:
+            break
         verdict = search.attempt()
         rejected = rejected + 1 if verdict == "refused" else 0
         if verdict in ("infinite", "curved", "rounded") or rejected > REJECTED:
             ended = verdict
             break
+    if verify and search.stale:
+        search.renew()
     return search.outcome(ended)
 
 
@@ -307,5 +313,5 @@ class _Search:
         decrement = self.model.decrement(self.slope)
         return Outcome(
             *(self.x, self.value, self.parts, self.hessian, self.model, self.free, decrement),
-            *(self.steps, ended, self.fall, self.along),
+            *(self.steps, ended, self.fall, self.along, self.stale),
         )

@@ -67,7 +67,7 @@ class Passes:
         try:
             self._prepare(position)
             with self._precision():
-                self._sums.eval_shape(self._device(np.asarray(flat)), *next(self._chunks(None)))
+                self._sums.lower(self._device(np.asarray(flat)), *next(self._chunks(None)))
         except Exception:  # whatever the model raises: in single precision it runs, or raises it again
             self.double = False
             self._prepare(position)

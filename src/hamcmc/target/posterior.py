@@ -51,6 +51,8 @@ class Posterior(Target):
             costs about as much as a gradient.
     """
 
+    init: PyTree | Callable[[Array], PyTree] | None = None
+
     def __init__(
         self,
         log_prior: Callable[[PyTree], Array],
@@ -65,7 +67,8 @@ class Posterior(Target):
         self.log_prior = log_prior
         self.log_likelihood = log_likelihood
         self.support = support
-        self.init = init
+        if init is not None:
+            self.init = init
         self.data, self.size = _checked(data)
         self.mirror = self._fold if any(s.mirror for s in _leaves(support)) else None
         self.streamed = any(isinstance(x, np.memmap) for x in jax.tree.leaves(self.data))

@@ -30,6 +30,7 @@ class Found(NamedTuple):
         grad: ∇ of the log-density there, in two parts.
         hessian: ∇² of it in two parts; None where it is too large.
         model: the quadratic model that belongs to it.
+        stale: whether the Hessian is of another position, because it is not finite at this one.
         diagonal: of the Hessian of U, where it is too large as a whole.
         decrement: in nats.
         converged: whether x is a mode with a positive definite Hessian.
@@ -42,6 +43,7 @@ class Found(NamedTuple):
     grad: Parts
     hessian: Parts | None
     model: newton.Model | None
+    stale: bool
     diagonal: np.ndarray | None
     decrement: float
     converged: bool
@@ -93,20 +95,19 @@ class Search:
                 x, hessian = end.x, end.hessian
         objective = newton.Objective(self.passes, rows)
         end = newton.descend(objective, x, tolerance=self.tolerance, limit=self.iterations, hessian=hessian)
-        edge = end.ended == "converged" and not end.free.all()
+        done, edge = end.ended == "converged", not end.free.all()
         return Found(
-            *(
-                end.x,
-                end.grad,
-                end.hessian,
-                end.model,
-                None,
-                end.decrement,
-                end.ended == "converged" and not edge,
-                edge,
-            ),
-            self.names[end.along] if end.ended == "infinite" else None,
-            self._newton_reason(end, rows),
+            x=end.x,
+            grad=end.grad,
+            hessian=end.hessian,
+            model=end.model,
+            stale=end.stale,
+            diagonal=None,
+            decrement=end.decrement,
+            converged=done and not edge,
+            edge=done and edge,
+            infinite=self.names[end.along] if end.ended == "infinite" else None,
+            reason=self._newton_reason(end, rows),
         )
 
     def _newton_reason(self, end: newton.Outcome, rows: np.ndarray | None) -> str:
@@ -118,10 +119,9 @@ class Search:
         if end.ended == "converged":
             condition = f"condition number {end.model.condition:.0e} in units of its diagonal"
             return f"{reached}; the Hessian is positive definite ({condition}){self._digits()}"
-        if end.ended == "infinite":
-            return (
-                f"no mode: the density becomes infinite along {along}, after {end.steps} Newton steps{self._of(rows)}"
-            )
+        if end.ended in ("infinite", "curved"):
+            what = "density" if end.ended == "infinite" else "density's curvature"
+            return f"no mode: after {end.steps} Newton steps{self._of(rows)} the {what} is infinite along {along}"
         if end.ended == "steps":
             return (
                 f"no mode after {end.steps} Newton steps{self._of(rows)}: U still fell by {end.fall:.1g} nats in the "
@@ -159,8 +159,17 @@ class Search:
             end = lbfgs.polish(objective, end, scale, tolerance=self.tolerance, limit=10)
         infinite = self.names[int(np.argmax(np.abs(end.grad.total) / scale))] if end.ended == "infinite" else None
         return Found(
-            *(end.x, end.grad, None, None, scale**2, end.decrement, end.ended == "converged", False, infinite),
-            self._lbfgs_reason(end, rows),
+            x=end.x,
+            grad=end.grad,
+            hessian=None,
+            model=None,
+            stale=False,
+            diagonal=scale**2,
+            decrement=end.decrement,
+            converged=end.ended == "converged",
+            edge=False,
+            infinite=infinite,
+            reason=self._lbfgs_reason(end, rows),
         )
 
     def _lbfgs_reason(self, end: lbfgs.Reached, rows: np.ndarray | None) -> str:

@@ -22,7 +22,8 @@ MOST_STEPS = 512  # leapfrog steps of one trajectory
 MOST_AT_FIRST = 64  # the same in the first eighth of the warm-up, when the metric may still be bad
 TYPICAL_STEPS = 8  # leapfrog steps that are thought to be usual where nothing is known yet
 HOPELESS = 0.02  # an acceptance counts as at least this in the harmonic mean, so that one stuck replica cannot rule
-ROUGH = 0.003  # share of transitions with hardly a chance, above which some are made with care
+ROUGH = 0.01  # share of transitions with hardly a chance, above which some are made with care
+MOST_CARE = 1 / 4  # a smaller factor of h than this shortens the path, so that care costs at most twice the gradients
 Flat = Float[Array, "replica D"]
 Evaluate = Callable[[Flat], tuple[Float[Array, " replica"], Flat]]
 
@@ -158,7 +159,9 @@ def ensemble_hmc(
         care = careful(state.step, state.pace.rough)
         share = van_der_corput(state.step + 1, x.dtype)
         most = jnp.where(state.step < warmup // 8, MOST_AT_FIRST, MOST_STEPS)
-        steps = jnp.where(moving, jnp.clip(jnp.ceil(share * path / (h * care)), 1, most), 1).astype(jnp.int32)
+        steps = jnp.where(
+            moving, jnp.clip(jnp.ceil(share * path / (h * jnp.maximum(care, MOST_CARE))), 1, most), 1
+        ).astype(jnp.int32)
         key_momentum, key_accept = jax.random.split(key)
         p = jax.random.normal(key_momentum, x.shape, x.dtype)
         start = (x, p, state.log_density, state.grad)

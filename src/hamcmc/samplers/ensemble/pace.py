@@ -22,7 +22,7 @@ class Pace(NamedTuple):
         mean_log_step: its weighted average, which is kept after warm-up.
         error: the average of (wanted − observed acceptance).
         centre: what log h is drawn to.
-        count: transitions since the metric was renewed.
+        since: transitions since the metric was renewed.
         log_path: the logarithm of the path length in warm-up.
         mean_log_path: its average, which is kept.
         square: the running mean square of the ascent's signal.
@@ -33,7 +33,7 @@ class Pace(NamedTuple):
     mean_log_step: Float[Array, ""]
     error: Float[Array, ""]
     centre: Float[Array, ""]
-    count: Float[Array, ""]
+    since: Float[Array, ""]
     log_path: Float[Array, ""]
     mean_log_path: Float[Array, ""]
     square: Float[Array, ""]
@@ -76,11 +76,11 @@ def learned(
         step: the number of the transition.
         adapt: the number of transitions of the warm-up.
     """
-    count = pace.count + 1
-    share = 1 / (count + DELAY)
+    since = pace.since + 1
+    share = 1 / (since + DELAY)
     error = (1 - share) * pace.error + share * (wanted - acceptance)
-    log_step = jnp.clip(pace.centre - jnp.sqrt(count) / GAIN * error, SHORTEST_STEP, LONGEST_STEP)
-    weight = count**-FORGET
+    log_step = jnp.clip(pace.centre - jnp.sqrt(since) / GAIN * error, SHORTEST_STEP, LONGEST_STEP)
+    weight = since**-FORGET
     mean_log_step = weight * log_step + (1 - weight) * pace.mean_log_step
     square = PATH_MEMORY * pace.square + (1 - PATH_MEMORY) * slope**2
     unbiased = square / (1 - PATH_MEMORY ** (step + 1.0))
@@ -90,7 +90,7 @@ def learned(
     smoothed = pace.mean_log_path + SMOOTHING * (log_path - pace.mean_log_path)
     mean_log_path = jnp.where(step < adapt // 2, log_path, smoothed)
     rough = pace.rough + SMOOTHING * (hopeless - pace.rough)
-    new = Pace(log_step, mean_log_step, error, pace.centre, count, log_path, mean_log_path, square, rough)
+    new = Pace(log_step, mean_log_step, error, pace.centre, since, log_path, mean_log_path, square, rough)
     return Pace(*(jnp.asarray(v, old.dtype) for v, old in zip(new, pace)))
 
 
@@ -101,4 +101,4 @@ def restarted(pace: Pace, dimension: int, step: Int[Array, ""]) -> Pace:
     h = jnp.where(early, first, pace.mean_log_step).astype(pace.log_step.dtype)
     centre = jnp.where(early, first, h + math.log(2.0)).astype(h.dtype)
     zero = jnp.zeros_like(h)
-    return pace._replace(log_step=h, mean_log_step=h, error=zero, centre=centre, count=zero)
+    return pace._replace(log_step=h, mean_log_step=h, error=zero, centre=centre, since=zero)

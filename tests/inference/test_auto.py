@@ -1,0 +1,178 @@
+"""The one call: starts, plan and verdict together, on posteriors known exactly."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hamcmc
+from hamcmc.inference import auto, plan
+from hamcmc.inference.starts import descend, spread_starts
+from hamcmc.target.newton import Objective
+from hamcmc.target.passes import Passes
+
+QUICKLY = {"num_samples": 150, "adapt": 150, "replicas": 8, "progress": False}
+A = np.array([[4.0, 1.8], [1.8, 1.0]])  # of N(centre, A⁻¹), in units that differ by a thousand
+UNITS, CENTRE = np.array([1e-2, 10.0]), np.array([3.0, -200.0])
+
+
+def normal(scale=1.0):
+    precision = A / np.outer(UNITS, UNITS)
+
+    def log_density(p):
+        away = jnp.stack([p["a"], p["b"]]) - jnp.asarray(CENTRE)
+        return -0.5 * away @ jnp.asarray(precision) @ away
+
+    return hamcmc.Posterior(log_density, init={"a": jnp.zeros(()), "b": jnp.zeros(())})
+
+
+def rows_of_a_regression(n=3000):
+    """Linear regression with unit noise: exact mean and covariance."""
+    rng = np.random.default_rng(1)
+    x = (rng.normal(size=(n, 2)) @ np.array([[1.0, 0.9], [0.0, 0.3]]) * [1.0, 50.0]).astype(np.float32)
+    y = (x @ [0.5, 0.01] + rng.normal(size=n)).astype(np.float32)
+    precision = np.eye(2) / 100 + x.T.astype(float) @ x
+    posterior = hamcmc.Posterior(
+        lambda t: -0.5 * jnp.sum(t**2) / 100,
+        lambda t, d: -0.5 * (d["y"] - d["x"] @ t) ** 2,
+        {"x": x, "y": y},
+        init=jnp.zeros(2),
+    )
+    return posterior, np.linalg.solve(precision, x.T.astype(float) @ y), np.linalg.inv(precision)
+
+
+def check_moments(draws, mean, covariance, ess):
+    """Within 4.5 standard errors of the exact ones."""
+    x = draws.reshape(-1, draws.shape[-1]).astype(float)
+    sd = np.sqrt(np.diag(covariance))
+    assert (np.abs(x.mean(0) - mean) / sd < 4.5 / np.sqrt(ess)).all()
+    assert (np.abs(x.var(0) / sd**2 - 1) < 4.5 * np.sqrt(2 / (ess / 2))).all()
+
+
+def test_one_call_is_right_and_says_so(tmp_path):
+    said = []
+    result = hamcmc.sample(normal(), out=tmp_path / "run", **QUICKLY | {"progress": said.append})
+    covariance = np.linalg.inv(A) * np.outer(UNITS, UNITS)
+    draws = np.stack([result.posterior["a"], result.posterior["b"]], -1)
+    check_moments(draws, CENTRE, covariance, float(np.min(result.summary()["ess_bulk"])))
+    assert result.check().word in ("good", "usable")
+    assert "2 parameters" in said[0].note
+    assert result.settings["plan"]["regime"] == "all data"
+    assert result.settings["ensembles"] == 2
+    assert result.meta["gradients"] > result.meta["iteration"] * 8 * 2  # more than one leapfrog step in each transition
+    again = hamcmc.Result.open(tmp_path / "run")
+    assert again.check() == result.check()
+    assert again.settings["plan"]["reason"] == said[0].note
+    assert set(again.meta["costs"]) == {"mode", "compile", "adaptation", "sampling", "verdict"}
+
+
+def test_many_rows_go_by_minibatches_around_the_mode(monkeypatch):
+    monkeypatch.setattr(plan, "PATIENCE", 0.0)
+    monkeypatch.setattr(auto, "QUICK", 0.0)
+    posterior, mean, covariance = rows_of_a_regression()
+    result = hamcmc.sample(posterior, num_samples=200, progress=False)
+    chosen = result.settings["plan"]
+    assert (chosen["regime"], chosen["sampler"]) == ("minibatches", "ensemble_hamcmc")
+    assert result.settings["batch_size"] == plan.SMALLEST_BATCH  # a normal posterior has no noise at second order
+    check_moments(result.posterior["theta"], mean, covariance, float(np.min(result.summary()["ess_bulk"])))
+    assert result.check().word in ("good", "usable")
+
+
+@pytest.mark.parametrize("regime", ["all data", "minibatches"])
+def test_an_interrupted_run_goes_on_to_the_same_draws(regime, tmp_path, monkeypatch, short_segments):
+    short_segments(40)
+    posterior, how = normal(), QUICKLY
+    if regime == "minibatches":
+        monkeypatch.setattr(plan, "PATIENCE", 0.0)
+        monkeypatch.setattr(auto, "QUICK", 0.0)
+        posterior, how = rows_of_a_regression()[0], {"num_samples": 150, "progress": False}
+    whole = hamcmc.sample(posterior, out=tmp_path / "whole", **how)
+
+    def stop(status):
+        if status.draws > 50:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hamcmc.sample(posterior, out=tmp_path / "run", checkpoint_seconds=0, **how | {"progress": stop})
+    resumed = hamcmc.resume(tmp_path / "run", posterior, progress=False)
+    for name, draws in whole.posterior.items():
+        np.testing.assert_array_equal(resumed.posterior[name], draws)
+    assert resumed.check().word == whole.check().word
+
+
+def test_positions_of_any_structure_are_judged():
+    """A tuple, whose entries have no names of their own."""
+    posterior = hamcmc.Posterior(lambda p: -0.5 * (jnp.sum(p[0] ** 2) + p[1][0] ** 2))
+    result = hamcmc.sample(posterior, init=(jnp.zeros(2), (jnp.zeros(()),)), **QUICKLY)
+    assert result.check().gradients > 0
+    assert set(result.posterior) == {"0", "1.0"}
+    assert posterior.init is None
+
+
+def test_arguments_override_the_plan():
+    result = hamcmc.sample(normal(), ensembles=3, warmup=200, num_samples=20, adapt=40, replicas=4, progress=False)
+    assert (result.settings["ensembles"], result.settings["warmup"], result.settings["replicas"]) == (3, 200, 4)
+
+
+def test_what_is_missing_is_named():
+    with pytest.raises(ValueError, match=r"init is missing.*Posterior"):
+        hamcmc.sample(hamcmc.Posterior(lambda x: -jnp.sum(x**2)))
+    with pytest.raises(ValueError, match="bijection"):
+        hamcmc.sample(hamcmc.Posterior(lambda x: -jnp.sum(x), support=hamcmc.positive("mirror"), init=jnp.ones(2)))
+    with pytest.raises(ValueError, match="another init"):
+        hamcmc.sample(hamcmc.Posterior(lambda x: jnp.log(-1 - jnp.sum(x**2)), init=jnp.ones(2)))
+
+
+# --- starts ---
+
+
+def objective(log_density, dimension):
+    return Objective(Passes(hamcmc.Posterior(log_density), jnp.zeros(dimension)))
+
+
+def test_a_descent_ends_at_the_edge_of_the_bulk():
+    """From 10⁴ standard deviations away; at a typical draw gᵀ|H|⁻¹g is about D."""
+    scales = np.array([1e-3, 1.0, 1e3])
+    log_density = lambda x: -jnp.sum(jnp.sqrt(1 + (x / scales) ** 2))
+    place = descend(objective(log_density, 3), np.array([10.0, 1e4, 1e7]))
+    assert (np.abs(place.x / scales) < 20).all()
+    np.testing.assert_allclose(np.sqrt((place.root**2).sum(1)) / scales, 1, rtol=15)
+
+
+def test_a_descent_does_not_follow_a_density_without_a_mode():
+    """Centred effects: the density grows without bound as τ → 0, where the mass is not."""
+    y = jnp.array([3.0, -2.0, 1.0, 0.5, -1.0])
+
+    def log_density(u):
+        log_tau, theta = u[0], u[1:]
+        return -5 * log_tau - 0.5 * jnp.sum(theta**2) * jnp.exp(-2 * log_tau) - 0.5 * jnp.sum((y - theta) ** 2)
+
+    place = descend(objective(log_density, 6), np.array([1.0, 0, 0, 0, 0, 0]))
+    assert place.x[0] > -4
+
+
+def test_starts_differ_and_are_finite():
+    posterior = hamcmc.Posterior(lambda x: jnp.sum(jnp.log(1 - jnp.tanh(x) ** 2)) - jnp.exp(5 * jnp.sum(x)))
+    made = spread_starts(posterior, jnp.zeros(3), 2, 8, seed=0)
+    flat = made.white.reshape(-1, 3) @ made.root.T + made.centre
+    assert len(np.unique(flat, axis=0)) == 16
+    assert all(np.isfinite(float(posterior.log_density(jnp.asarray(x, jnp.float32)))) for x in flat)
+    with pytest.raises(ValueError, match="another init"):
+        spread_starts(hamcmc.Posterior(lambda x: jnp.sum(x) / 0), jnp.zeros(2), 1, 4, seed=0)
+
+
+def test_a_second_mode_far_away_is_seen():
+    """Two normals, 20 standard deviations apart: all starts around 0 lie in the basin of the lesser one."""
+    far = lambda x: jnp.logaddexp(-0.5 * jnp.sum((x + 5) ** 2), 1 - 0.5 * jnp.sum((x - jnp.array([15.0, 5.0])) ** 2))
+    posterior = hamcmc.Posterior(far, init=jnp.zeros(2))
+    made = spread_starts(posterior, jnp.zeros(2), 2, 8, seed=0)
+    flat = made.white.reshape(-1, 2) @ made.root.T + made.centre
+    assert (flat[:, 0] > 10).any()
+    assert (flat[:, 0] < 0).any()
+    result = hamcmc.sample(posterior, **QUICKLY)
+    assert result.check().word in ("not converged", "wrong")
+
+
+def test_a_single_mode_is_not_seen_twice():
+    for log_density in (lambda x: -0.5 * jnp.sum(x**2), lambda x: -2 * jnp.sum(jnp.log1p(x**2 / 3))):
+        made = spread_starts(hamcmc.Posterior(log_density), jnp.zeros(3), 2, 8, seed=0)
+        assert np.abs(made.white @ made.root.T + made.centre).max() < 12

@@ -1,0 +1,78 @@
+"""A posterior in white coordinates is the same posterior."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hamcmc
+from hamcmc.target.whitened import Whitened
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(40, 2)).astype(np.float32), RNG.normal(size=40).astype(np.float32)
+LIKE = {"b": jnp.zeros(2), "s": jnp.zeros(())}
+CENTRE, ROOT = np.array([0.5, -1.0, 0.2]), np.array([[1.0, 0.3, 0.0], [0.0, 2.0, 0.1], [0.2, 0.0, 0.5]])
+
+
+def plain():
+    def log_likelihood(p, datum):
+        return -0.5 * ((datum["y"] - datum["x"] @ p["b"]) / p["s"]) ** 2 - jnp.log(p["s"])
+
+    return hamcmc.Posterior(
+        lambda p: -0.5 * jnp.sum(p["b"] ** 2) - p["s"],
+        log_likelihood,
+        {"x": X, "y": Y},
+        support={"s": hamcmc.positive()},
+    )
+
+
+@pytest.mark.parametrize("root", [ROOT, np.diag(ROOT)], ids=["dense", "diagonal"])
+def test_density_and_gradients_are_those_of_the_plain_posterior(root):
+    posterior = plain()
+    white = Whitened(posterior, LIKE, CENTRE, root)
+    square = root if root.ndim == 2 else np.diag(root)
+    z = jnp.array([0.3, -0.7, 1.1])
+    flat = CENTRE + square @ np.asarray(z)
+    at = {"b": jnp.asarray(flat[:2], jnp.float32), "s": jnp.asarray(flat[2], jnp.float32)}
+    batch = jax.tree.map(lambda x: x[:10], posterior.data)
+    back = lambda g: square.T @ np.append(np.asarray(g["b"]), np.asarray(g["s"]))
+    assert float(white.log_density(z, batch)) == pytest.approx(float(posterior.log_density(at, batch)), rel=1e-5)
+    np.testing.assert_allclose(white.grad(z, batch), back(posterior.grad(at, batch)), rtol=1e-4)
+    np.testing.assert_allclose(white.full_grad(z), back(posterior.full_grad(at)), rtol=1e-4)
+    assert float(white.full_log_density(z)) == pytest.approx(float(posterior.full_log_density(at)), rel=1e-5)
+    mean = white.mean_likelihood_grad(z, batch)
+    np.testing.assert_allclose(white.combine(z, mean), white.grad(z, batch), rtol=1e-4)
+    np.testing.assert_allclose(white.per_datum_grads(z, batch).mean(0), mean, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(white.grad(z, batch), jax.grad(white.log_density)(z, batch), rtol=1e-4)
+
+
+@pytest.mark.parametrize("root", [ROOT, np.diag(ROOT)], ids=["dense", "diagonal"])
+def test_parameters_go_there_and_back(root):
+    white = Whitened(plain(), LIKE, CENTRE, root)
+    z = jnp.array([0.3, -0.7, 1.1])
+    parameters = white.constrain(z)
+    assert set(parameters) == {"b", "s"}
+    assert float(parameters["s"]) > 0
+    np.testing.assert_allclose(white.unconstrain(parameters), z, atol=1e-5)
+    np.testing.assert_allclose(white.unconstrain_unchecked(parameters), z, atol=1e-5)
+
+
+def test_checksum_knows_data_and_map():
+    sums = {
+        Whitened(plain(), LIKE, centre, root).checksum()
+        for centre, root in ((CENTRE, ROOT), (CENTRE + 1, ROOT), (CENTRE, 2 * ROOT))
+    }
+    assert len(sums) == 3
+
+
+def test_rows_are_drawn_as_the_plain_posterior_draws_them():
+    posterior = plain()
+    posterior.minibatch_indices = lambda key, iteration, batch_size, replace: jnp.full(batch_size, 7)
+    white = Whitened(posterior, LIKE, CENTRE, ROOT)
+    assert white.minibatch_indices(jax.random.key(0), 0, 3, True).tolist() == [7, 7, 7]
+
+
+def test_a_mirror_is_refused():
+    posterior = hamcmc.Posterior(lambda x: -jnp.sum(x), support=hamcmc.positive("mirror"))
+    with pytest.raises(ValueError, match="mirrored"):
+        Whitened(posterior, jnp.zeros(2), np.zeros(2), np.ones(2))
