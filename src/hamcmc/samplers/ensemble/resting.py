@@ -34,6 +34,7 @@ class Resting(NamedTuple):
         gram: their Gram matrix.
         factor: :class:`~hamcmc.samplers.curvature.Block` or :class:`~hamcmc.samplers.curvature.Factor`.
         curvature: the mean curvature, tr A / D, in these coordinates.
+        steepest: an estimate of the largest one.
         size: D, over all devices.
         root: the root of the base metric.
     """
@@ -42,6 +43,7 @@ class Resting(NamedTuple):
     gram: Float[Array, "n n"]
     factor: Any
     curvature: Float[Array, ""]
+    steepest: Float[Array, ""]
     size: Float[Array, ""]
     root: Root
 
@@ -110,8 +112,13 @@ class RestingHalf:
                     f"an ensemble with {self.pairs} pairs starts from {self.replicas} replicas, got shape {leaf.shape}"
                 )
 
-    def make(self, resting: PyTree, grads: PyTree, spread: Spread | None) -> tuple[Resting, Spread | None]:
-        """H from the resting positions and the gradients there; and what the metric knows then."""
+    def make(
+        self, resting: PyTree, grads: PyTree, spread: Spread | None, steepest: Scalar = 0.0
+    ) -> tuple[Resting, Spread | None]:
+        """H from the resting positions and the gradients there; and what the metric knows then.
+
+        ``gamma="auto"`` takes curvatures to be as large as `steepest` at least.
+        """
         m, s = self.pairs, self._contrasts(resting)
         y = jax.tree.map(lambda g, s: self._damping * s - g, self._contrasts(grads), s)
         root = self.metric.root(s, y, spread)
@@ -120,12 +127,13 @@ class RestingHalf:
         gram, size = fused[:-1].reshape(2 * m, 2 * m), fused[-1]
         near = nearer(gram[:m, :m], self._contrast) if self._block else jnp.eye(m, dtype=gram.dtype)
         local = near_gram(gram, near)
-        mean, largest = _curvatures(local, size)
+        mean, seen = _curvatures(local, size)
         gamma: Any = self._gamma
         white, known = self.metric.whitens(spread), self.metric.known(spread)
         if gamma == "auto":
             step = jnp.where(white, jnp.maximum(self._base_step, WHITE_STEP), self._base_step)
-            largest = jnp.where(known, jnp.maximum(largest, 1), largest)  # H is no wider than the metric
+            largest = jnp.where(known, jnp.maximum(seen, 1), seen)  # H is no wider than the metric
+            largest = jnp.where(largest > 0, jnp.maximum(largest, steepest), largest)
             blind = _blind_step(multiply(grads, root))
             gamma = jnp.where(largest > 0, step / jnp.where(largest > 0, largest, 1), blind)
         if self._block:
@@ -134,7 +142,7 @@ class RestingHalf:
             factor = factor._replace(weights=near.T @ factor.weights, dual=near.T @ factor.dual)
         else:
             factor = curvature.factor(gram, curvature.acceptable(gram, self._cosine), gamma)
-        return Resting(basis, gram, factor, mean, size, root), self.metric.learn(near, s, y, spread)
+        return Resting(basis, gram, factor, mean, seen, size, root), self.metric.learn(near, s, y, spread)
 
     def pace(self, step: Int[Array, ""]) -> Array | float:
         """The share of ε that is taken: it grows to 1 in the first eighth of the steps in which a metric is learned.

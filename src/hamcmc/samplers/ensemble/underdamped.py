@@ -44,6 +44,7 @@ class UnderdampedState(NamedTuple):
         grad: gradients at the half that moves next, from when it was at rest.
         last: S of the last half-move. The second half of that move's kick waits for the gradient there.
         noise: the variance of Sᵀg that minibatches make, per dimension, for the sum of m+1 replicas over √(m+1).
+        steepest: the curvature that γ is made for, from all steps since the metric was learned.
         spread: what a metric that is learned in warm-up knows so far.
         step: the number of half-moves made.
     """
@@ -53,6 +54,7 @@ class UnderdampedState(NamedTuple):
     grad: PyTree
     last: SquareRoot
     noise: Float[Array, ""]
+    steepest: Float[Array, ""]
     spread: Spread | None
     step: Int[Array, ""]
 
@@ -114,7 +116,7 @@ def ensemble_underdamped(
         last = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), nothing)
         none = jnp.zeros((), last.g.dtype)
         return UnderdampedState(
-            position, zeros, one, last._replace(slow=none + 1), none, spread, jnp.zeros((), jnp.int32)
+            position, zeros, one, last._replace(slow=none + 1), none, none, spread, jnp.zeros((), jnp.int32)
         )
 
     def step(key, state: UnderdampedState, minibatch: PyTree, step_size) -> tuple[UnderdampedState, EnsembleInfo]:
@@ -124,13 +126,14 @@ def ensemble_underdamped(
         pull = force(state.last, at_rest)
         noise = state.noise + measured(state, pull) * 2 / (state.step + 2)  # an average that forgets the beginning
         p_rest = kick(p_rest, slowed(pull, state.last.slow), jnp.sqrt(2 * step_size) / 2)
-        r, spread = half.make(x_rest, at_rest, state.spread)
+        r, spread = half.make(x_rest, at_rest, state.spread, state.steepest)
+        steepest = steeper(state.steepest, r.steepest, state.step - half.metric.learning)
         sure = noise - DOUBT * jax.lax.rsqrt(r.size * (state.step + 1.0))
         heat = step_size * sure / 2 * (2 - a) / a / (pairs + 1)
         s = square_root(r, jnp.sqrt(EXCESS / jnp.maximum(heat, EXCESS)).astype(noise.dtype))
         moved, p, info = transition(key, s, x, p, state.grad, step_size, a, mirror)
         position, momentum = joined((moved, p), (x_rest, p_rest), state.step)
-        return UnderdampedState(position, momentum, at_rest, s, noise, spread, state.step + 1), info
+        return UnderdampedState(position, momentum, at_rest, s, noise, steepest, spread, state.step + 1), info
 
     settings = {
         "sampler": "ensemble_underdamped",
@@ -184,6 +187,16 @@ def transition(
 def square_root(r: Resting, slow: Float[Array, ""]) -> SquareRoot:
     """S of a resting half, with a factor for the mean of the moving one."""
     return SquareRoot(r, curvature.block_root(r.factor, r.gram), slow)
+
+
+def steeper(old: Float[Array, ""], new: Float[Array, ""], steps: Int[Array, ""]) -> Float[Array, ""]:
+    """The fourth root of the mean fourth power of curvatures, where newer ones count for more.
+
+    A single pair that happens to lie along a flat direction says nothing of a steep one. γ for the flat direction alone
+    would be far too large for the steep one, and what makes it larger than a pair allows also rejects that pair.
+    """
+    share, largest = 2 / (jnp.maximum(steps, 0) + 2), jnp.maximum(jnp.maximum(old, new), jnp.finfo(new.dtype).tiny)
+    return largest * ((1 - share) * (old / largest) ** 4 + share * (new / largest) ** 4) ** 0.25
 
 
 def slowed(tree: PyTree, slow: Float[Array, ""]) -> PyTree:
