@@ -24,6 +24,8 @@ from hamcmc.samplers.sghmc import kick
 
 EXCESS = 0.02  # of the variance, that the noise of gradients may add
 DOUBT = 4.0  # times 1/√(D t), about what a measured noise of 0 deviates by after t steps
+FIRST_STEPS = 64  # in which steps grow, because few pairs may not have shown the steep directions yet
+LEAST = -8.0  # of what a step says about the noise: a long way to the posterior is soon forgotten
 BASE_STEP = 0.5  # times the inverse curvature is γ = "auto": on a Gaussian a base step leaves positions without bias
 
 
@@ -42,6 +44,7 @@ class UnderdampedState(NamedTuple):
         position: all 2(m+1) replicas; the first half moves in even steps, the second in odd ones.
         momentum: the momentum of each of them, N(0, I) whatever H is.
         grad: gradients at the half that moves next, from when it was at rest.
+        before: the mean over the half that rests next of its gradients when it was last at rest.
         last: S of the last half-move. The second half of that move's kick waits for the gradient there.
         noise: the variance of Sᵀg that minibatches make, per dimension, for the sum of m+1 replicas over √(m+1).
         steepest: the curvature that γ is made for, from all steps since the metric was learned.
@@ -52,6 +55,7 @@ class UnderdampedState(NamedTuple):
     position: PyTree
     momentum: PyTree
     grad: PyTree
+    before: PyTree
     last: SquareRoot
     noise: Float[Array, ""]
     steepest: Float[Array, ""]
@@ -116,15 +120,26 @@ def ensemble_underdamped(
         last = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), nothing)
         none = jnp.zeros((), last.g.dtype)
         return UnderdampedState(
-            position, zeros, one, last._replace(slow=none + 1), none, none, spread, jnp.zeros((), jnp.int32)
+            position,
+            zeros,
+            one,
+            jax.tree.map(lambda x: x[:1], zeros),
+            last._replace(slow=none + 1),
+            none,
+            none,
+            spread,
+            jnp.zeros((), jnp.int32),
         )
 
     def step(key, state: UnderdampedState, minibatch: PyTree, step_size) -> tuple[UnderdampedState, EnsembleInfo]:
-        step_size = step_size * half.pace(state.step)
+        first = 1.0 if half.metric.learning else jnp.minimum(1.0, (state.step + 1) / FIRST_STEPS)
+        step_size = step_size * half.pace(state.step) * first
         (x, p), (x_rest, p_rest) = halves((state.position, state.momentum), state.step)
         at_rest = each(x_rest, minibatch)
         pull = force(state.last, at_rest)
-        noise = state.noise + measured(state, pull) * 2 / (state.step + 2)  # an average that forgets the beginning
+        noise = state.noise + measured(state, pull, step_size * (2 - a)) * 2 / (
+            state.step + 2
+        )  # an average that forgets the beginning
         p_rest = kick(p_rest, slowed(pull, state.last.slow), jnp.sqrt(2 * step_size) / 2)
         r, spread = half.make(x_rest, at_rest, state.spread, state.steepest)
         steepest = steeper(state.steepest, r.steepest, state.step - half.metric.learning)
@@ -133,7 +148,8 @@ def ensemble_underdamped(
         s = square_root(r, jnp.sqrt(EXCESS / jnp.maximum(heat, EXCESS)).astype(noise.dtype))
         moved, p, info = transition(key, s, x, p, state.grad, step_size, a, mirror)
         position, momentum = joined((moved, p), (x_rest, p_rest), state.step)
-        return UnderdampedState(position, momentum, at_rest, s, noise, steepest, spread, state.step + 1), info
+        before = jax.tree.map(lambda g: jnp.mean(g, 0, keepdims=True), state.grad)
+        return UnderdampedState(position, momentum, at_rest, before, s, noise, steepest, spread, state.step + 1), info
 
     settings = {
         "sampler": "ensemble_underdamped",
@@ -204,20 +220,23 @@ def slowed(tree: PyTree, slow: Float[Array, ""]) -> PyTree:
     return jax.tree.map(lambda x: (x - (1 - slow) * jnp.mean(x, 0)).astype(x.dtype), tree)
 
 
-def measured(state: UnderdampedState, pull: PyTree) -> Float[Array, ""]:
+def measured(state: UnderdampedState, pull: PyTree, moves: Scalar) -> Float[Array, ""]:
     """By how much this step changes the estimate of the noise, from the forces on the resting half.
 
-    The replicas of a half share a minibatch, so nearly all of its noise is in their mean. Half of the squared
-    difference between the means of both halves, whose minibatches differ, holds that noise and what the means vary by
-    in the posterior. The scatter of the replicas around their mean is the latter alone. On the way from a distant start
-    both halves are pulled alike, and the pull is not taken for noise.
+    The replicas of a half share a minibatch, so nearly all of its noise is in their mean, and differs from that of the
+    half's last gradient. Half of the squared difference of the two holds the noise and what a move changes, which is
+    ε(2 − a)/2 if H is Newton's. Less the product of the two, where a pull from a distant start prevails, and plus what
+    that product is in the posterior by the replicas' scatter, a pull is not taken for noise.
     """
-    other = force(state.last, jax.tree.map(lambda g: jnp.mean(g, 0, keepdims=True), state.grad))
+    before = force(state.last, state.before)
     replicas = jax.tree.leaves(pull)[0].shape[0]
     mean = jax.tree.map(lambda x: jnp.mean(x, 0), pull)
-    apart = squared(jax.tree.map(lambda a, b: a - b[0], mean, other)) * replicas / 2
+    both = squared(jax.tree.map(lambda a, b: a + b[0], mean, before))
+    apart = squared(jax.tree.map(lambda a, b: a - b[0], mean, before))
     scatter = squared(jax.tree.map(jnp.subtract, pull, mean)) / (replicas - 1)
-    return jnp.where(state.step > 1, (apart - scatter) / sum(x.size for x in jax.tree.leaves(mean)) - state.noise, 0)
+    size = sum(x.size for x in jax.tree.leaves(mean))
+    found = (replicas * (apart / 2 - (both - apart) / 4) + scatter) / size - moves
+    return jnp.where(state.step > 2, jnp.maximum(found, LEAST) - state.noise, 0)
 
 
 def push(s: SquareRoot, p: PyTree) -> PyTree:
