@@ -194,7 +194,8 @@ def block_factor(
     s_s, y_y = jnp.sum(q * (gram[:m, :m] @ q), 0), jnp.sum(q * (gram[m:, m:] @ q), 0)
     raised = jnp.maximum(jnp.maximum(values, m), s_s / widest**2)
     bounded = 4 * values**2 >= gamma * y_y * raised
-    accepted = (values > 0) & (values >= cosine * jnp.sqrt(s_s) * jnp.sqrt(y_y)) & bounded
+    rounded = 100 * jnp.finfo(gram.dtype).eps * jnp.maximum(values[-1], 0)  # more pairs than dimensions leave this
+    accepted = (values > rounded) & (values >= cosine * jnp.sqrt(s_s) * jnp.sqrt(y_y)) & bounded
     weights = q * jnp.where(accepted, 1 / jnp.sqrt(raised), 0)
     crossed = weights.T @ s_y @ weights + jnp.diag(jnp.where(accepted, 0, 1).astype(gram.dtype))
     dual = weights @ jnp.linalg.inv(crossed)
