@@ -15,7 +15,7 @@ import numpy as np
 
 from hamcmc._types import Facts, Record
 from hamcmc.inference.progress import Progress, Status, shown
-from hamcmc.store.errors import Interrupted, NonFinite
+from hamcmc.store.errors import Diverged, Interrupted, NonFinite
 from hamcmc.store.recorder import Recorder
 
 Draws = Mapping[str, np.ndarray]  # by ``group/name``, with leading axes (draw, chain)
@@ -35,7 +35,7 @@ class Program(Protocol):
     total: int
 
     def advance(self) -> Draws:
-        """Run one segment and return its draws. Raise :class:`Broken` if the state became non-finite."""
+        """Run one segment and return its draws. Raise :class:`Broken` if the state is lost."""
         ...
 
     def pack(self, going: bool) -> dict[str, np.ndarray]:
@@ -64,16 +64,17 @@ class Program(Protocol):
 
 
 class Broken(Exception):
-    """Raised by a program whose state became non-finite. Its `iteration` must then be the one where that happened.
+    """Raised by a program whose state is lost. Its `iteration` must then be the one where that was found.
 
     Attributes:
-        draws: the good draws of the segment, which are kept.
+        draws: the draws of the segment that are kept.
         facts: what the log says: iteration, and where they are known chain and parameter.
+        error: what :func:`drive` raises.
     """
 
-    def __init__(self, message: str, draws: Draws, facts: Facts):
+    def __init__(self, message: str, draws: Draws, facts: Facts, error: type[NonFinite | Diverged] = NonFinite):
         super().__init__(message)
-        self.draws, self.facts = draws, facts
+        self.draws, self.facts, self.error = draws, facts, error
 
 
 def drive(
@@ -99,9 +100,10 @@ def drive(
 
     Raises:
         NonFinite: the state became non-finite; the draws before that are kept.
+        Diverged: the draws left the posterior; they are kept.
         Interrupted: SIGINT or SIGTERM arrived; everything up to then is saved.
 
-    Both are raised without a result, which the caller attaches; `recorder.meta` has the last counters.
+    They are raised without a result, which the caller attaches; `recorder.meta` has the last counters.
     """
 
     def save(status: str, **more: Any) -> None:
@@ -122,7 +124,7 @@ def drive(
                 recorder.cut()
                 recorder.log("failed", **broken.facts)
                 save("failed", message=str(broken))
-                raise NonFinite(str(broken)) from None
+                raise broken.error(str(broken)) from None
             recorder.append(draws)
             if facts := program.facts():
                 recorder.log("progress", **facts)

@@ -13,11 +13,13 @@ from hamcmc._types import Facts, Record
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import compiled as loop
 from hamcmc.inference import schedules
+from hamcmc.inference.divergence import Alarm, Watch
 from hamcmc.inference.driver import Broken, Draws
 from hamcmc.inference.job import Job
 from hamcmc.inference.progress import Status
 from hamcmc.inference.stream import Batches
 from hamcmc.store import checkpoint, moments
+from hamcmc.store.errors import Diverged
 from hamcmc.store.moments import RunningMoments
 from hamcmc.store.recorder import Recorder
 from hamcmc.target.passes import plain
@@ -55,6 +57,7 @@ class SamplingProgram:
             thin=s["thin"],
             slots=self.slots,
         )
+        self.watch = Watch(job)
         self.compiled: Any = None  # made before the first segment, so that no segment's time includes it
         self.gradients = (
             loop.build_gradients(job.posterior, batch_size=s["batch_size"]) if s["store_gradients"] else None
@@ -113,7 +116,10 @@ class SamplingProgram:
         self.acceptance = None
         if accepted is not None and pairs:
             self.acceptance = float(np.asarray(accepted)[: max(done, 1)].mean()) / pairs
-        return self._named(made, origin, done) if done else {}
+        draws = self._named(made, origin, done) if done else {}
+        if done and (alarm := self.watch.look(made.draws, (origin - s["warmup"]) // s["thin"], done)) is not None:
+            raise self._diverged(alarm, draws)
+        return draws
 
     def _named(self, made: loop.Segment, origin: int, done: int) -> dict[str, np.ndarray]:
         """The first `done` draws of a segment with step sizes, infos and gradients, by ``group/name``."""
@@ -156,6 +162,21 @@ class SamplingProgram:
             f"the {kept:,} draws per chain before that are kept. Try " + ", or ".join(tries)
         )
         return Broken(message, draws, {"iteration": iteration, "parameter": self.names[leaf], "chain": chain})
+
+    def _diverged(self, alarm: Alarm, draws: Draws) -> Broken:
+        """A message: since when, where, by how much, and what to try."""
+        s = self.job.settings
+        ends = np.cumsum([x.size // s["chains"] for x in jax.tree.leaves(self.state.position)])
+        name = self.names[int(np.searchsorted(ends, alarm.entry, side="right"))]
+        since = s["warmup"] + s["thin"] * alarm.draw
+        epsilon = float(self.job.schedule(jnp.int32(since)))
+        message = (
+            f"the draws left the posterior by iteration {since:,}, the most in parameter {name}: {alarm.sign}. The run "
+            f"was stopped at iteration {self.iteration:,}, and its draws are kept. Try a smaller step size (it was "
+            f'{epsilon:.3g}; try {alarm.shrink * epsilon:.1g}, and a larger thin), sampler="auto" '
+            "without a step size, or a start nearer to the mode (find_mode)"
+        )
+        return Broken(message, draws, {"iteration": since, "parameter": name}, Diverged)
 
     def pack(self, going: bool) -> dict[str, np.ndarray]:
         """The moments, and the state of a run that is going on."""

@@ -44,7 +44,7 @@ from hamcmc.store import result
 from hamcmc.store.checkpoint import Checkpoint, read_checkpoint
 from hamcmc.store.directory import Directory, check_free
 from hamcmc.store.draws import Draws
-from hamcmc.store.errors import Interrupted, NonFinite, RunError
+from hamcmc.store.errors import Diverged, Interrupted, NonFinite, RunError
 from hamcmc.store.files import guard_disk, reading, remove_partial_writes, require
 from hamcmc.store.recorder import Recorder
 from hamcmc.store.settings import read_settings
@@ -128,6 +128,7 @@ def sample(
     Raises:
         ValueError: an argument is wrong; the message names it.
         NonFinite: the state became non-finite; `.result` has the draws before that.
+        Diverged: the draws left the posterior; `.result` has them, and the message says from where on.
         Interrupted: SIGINT or SIGTERM arrived; with `out`, :func:`resume` continues.
     """
     posterior = starting_at(posterior, init)
@@ -280,7 +281,7 @@ def run(
                 checkpoint_seconds=checkpoint_seconds,
                 resume_with="" if directory is None else f"hamcmc resume {directory.path}",
             )
-        except NonFinite as failure:
+        except (NonFinite, Diverged) as failure:
             failure.result = program.result(recorder)
             raise
         except Interrupted as stop:

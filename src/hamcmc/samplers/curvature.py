@@ -175,12 +175,15 @@ class Block(NamedTuple):
     accepted: Bool[Array, " m"]
 
 
-def block_factor(gram: Float[Array, "n n"], gamma: float | Float[Array, ""], cosine: float) -> Block:
-    """The inverse Hessian of all pairs together, on top of γI.
+def block_factor(
+    gram: Float[Array, "n n"], gamma: float | Float[Array, ""], cosine: float, widest: float | Array = jnp.inf
+) -> Block:
+    """The inverse Hessian of all pairs together, on top of γI, with no column of V longer than `widest`.
 
     The eigenvectors of the symmetric part of ``sᵀy`` make the pairs conjugate. An eigenvalue below m is raised to m,
     which keeps ``V Vᵀ ⪯ Σ s sᵀ / m``, the covariance of the positions. Differences across a flat region therefore do
-    not make a step longer than the posterior is wide. A pair enters H by the rule of :func:`acceptable`, and only if
+    not make a step longer than the posterior is wide. A column of V has the length |sq|/√raised, so that an eigenvalue
+    raised to |sq|²/widest² keeps it within `widest`. A pair enters H by the rule of :func:`acceptable`, and only if
     γ|u|² ≤ 4, which bounds what P does to the base's noise. For a quadratic γ|u|² is at most γ times its largest
     curvature.
     """
@@ -189,9 +192,10 @@ def block_factor(gram: Float[Array, "n n"], gamma: float | Float[Array, ""], cos
     s_y = gram[:m, m:]
     values, q = jnp.linalg.eigh((s_y + s_y.T) / 2)
     s_s, y_y = jnp.sum(q * (gram[:m, :m] @ q), 0), jnp.sum(q * (gram[m:, m:] @ q), 0)
-    raised = jnp.maximum(values, m)
+    raised = jnp.maximum(jnp.maximum(values, m), s_s / widest**2)
     bounded = 4 * values**2 >= gamma * y_y * raised
-    accepted = (values > 0) & (values >= cosine * jnp.sqrt(s_s) * jnp.sqrt(y_y)) & bounded
+    rounded = 100 * jnp.finfo(gram.dtype).eps * jnp.maximum(values[-1], 0)  # more pairs than dimensions leave this
+    accepted = (values > rounded) & (values >= cosine * jnp.sqrt(s_s) * jnp.sqrt(y_y)) & bounded
     weights = q * jnp.where(accepted, 1 / jnp.sqrt(raised), 0)
     crossed = weights.T @ s_y @ weights + jnp.diag(jnp.where(accepted, 0, 1).astype(gram.dtype))
     dual = weights @ jnp.linalg.inv(crossed)

@@ -147,7 +147,7 @@ def transition(
     space: Space = WHOLE,
 ) -> tuple[PyTree, EnsembleInfo]:
     """One transition of the moving half: ``θ + ε H g + η``, where H is that of the resting half."""
-    drift, noise = displacement(key, r, g, step_size, space)
+    drift, noise = displacement(key, r, g, step_size, space, tame=True)
     moved = jax.tree.map(lambda x, d, z: x + d + z, moving, drift, noise)
     if mirror is not None:
         moved = jax.vmap(mirror)(moved)

@@ -33,7 +33,7 @@ class Spread(NamedTuple):
     Attributes:
         position: running mean squares of the replicas' contrasts, as a pytree (diagonal) or a matrix (dense).
         grad: the same for the contrasts of their gradients.
-        steps: how many steps entered.
+        steps: how many steps entered, at most `adapt`.
         root: the dense metric in use.
     """
 
@@ -70,19 +70,34 @@ class Metric:
         identity = jnp.eye(dimension(position), dtype=jnp.result_type(*jax.tree.leaves(position)))
         return Spread(identity, identity, steps, Dense(identity, identity))
 
-    def update(self, s: PyTree, y: PyTree, spread: Spread | None) -> tuple[Root, Spread | None]:
-        """The metric's root for this step, from the contrasts s of positions and y of gradients, and what is known."""
-        if spread is not None:
-            spread = _learn(spread, s, y, self.adapt)
+    def root(self, s: PyTree, y: PyTree, spread: Spread | None) -> Root:
+        """The metric's root for this step, where s are contrasts of positions and y of gradients."""
         if self.word is None:
-            return self._given, spread
+            return self._given
         if spread is not None and spread.root is not None:
-            return spread.root, spread
-        return _diagonal(spread or Spread(_mean_square(s), _mean_square(y), jnp.zeros(()))), spread
+            return spread.root
+        return _diagonal(spread or Spread(_mean_square(s), _mean_square(y), jnp.zeros(())))
+
+    def learn(self, near: Float[Array, "m m"], s: PyTree, y: PyTree, spread: Spread | None) -> Spread | None:
+        """What is known after this step, where `near` combines the contrasts so that lost replicas count for little."""
+        if spread is None:
+            return None
+
+        def turn(i: Any, old: Spread) -> Spread:
+            tied, pairs, _ = lax.optimization_barrier((near, (s, y), i))
+            drawn = jax.tree.map(lambda x: jnp.tensordot(tied.astype(x.dtype), x, 1), pairs)
+            return _learn(old, drawn[0], drawn[1], self.adapt)
+
+        # A loop of one turn or none: once the metric is kept, a step is spared the products that it was learned from.
+        return lax.fori_loop(0, (spread.steps < self.adapt).astype(jnp.int32), turn, spread)
 
     def whitens(self, spread: Spread | None) -> Array | bool:
         """Whether a dense metric was learned to the end, so that all curvatures are about 1 in its coordinates."""
         return spread is not None and spread.root is not None and spread.steps >= self.adapt
+
+    def known(self, spread: Spread | None) -> Array | bool:
+        """Whether a dense metric was made, though perhaps not yet the last one."""
+        return spread is not None and spread.root is not None and spread.steps >= renewals(self.adapt)[0]
 
     def _kind(self, half: PyTree) -> str | None:
         return self.word if self.word != "auto" else "dense" if dimension(half) <= DENSE else "diagonal"
@@ -128,9 +143,14 @@ def _mean_product(tree: PyTree) -> Float[Array, "D D"]:
     return jnp.matmul(_flat(tree).T, _flat(tree), precision="highest") / len(jax.tree.leaves(tree)[0])
 
 
+def renewals(adapt: int) -> np.ndarray:
+    """The steps after which a dense metric is made anew."""
+    return np.unique([max(adapt // 8, 1), max(adapt // 4, 1), max(adapt // 2, 1), adapt])
+
+
 def _learn(spread: Spread, s: PyTree, y: PyTree, adapt: int) -> Spread:
-    """Update the mean squares while steps < adapt. The first steps, which are the least settled, lose their weight."""
-    rate = jnp.where(spread.steps < adapt, 4 / (4 + spread.steps), 0.0)
+    """Update the mean squares. The first steps, which are the least settled, lose their weight."""
+    rate = 4 / (4 + spread.steps)
 
     def moved(old: PyTree, new: PyTree) -> PyTree:
         return jax.tree.map(lambda a, b: (a + rate * (b - a)).astype(a.dtype), old, new)
@@ -139,7 +159,7 @@ def _learn(spread: Spread, s: PyTree, y: PyTree, adapt: int) -> Spread:
     if spread.root is None:
         return Spread(moved(spread.position, _mean_square(s)), moved(spread.grad, _mean_square(y)), steps)
     position, grad = moved(spread.position, _mean_product(s)), moved(spread.grad, _mean_product(y))
-    due = jnp.any(steps == np.unique([max(adapt // 8, 1), max(adapt // 4, 1), max(adapt // 2, 1), adapt]))
+    due = jnp.any(steps == renewals(adapt))
 
     def turn(i: Any, old: Dense) -> Dense:
         # The barrier ties the matrices to the turn; without it the compiler would take their roots before every loop.

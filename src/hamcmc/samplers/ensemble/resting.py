@@ -19,7 +19,10 @@ from hamcmc.samplers.ensemble.metric import Metric, Root, Spread, dimension, div
 
 BASE_STEP = 0.1  # times the inverse curvature is γ = "auto": ε may be 1, and the base takes steps of εγ
 WHITE_STEP = 0.5  # the same once a dense metric was learned, and all curvatures are alike
+SLACK, TAIL = 1.25, 2.5  # how far √(gᵀHg) may go, see `longest`: by the noise of gradients, by the tail of a χ
 FIRST_MOVE = 1e-3  # the largest move while all replicas are at one place, and no scale is known
+REACH = 3.0  # times the median distance, beyond which a resting replica counts as no farther away
+WIDEST = 1.25  # the longest column of V in the coordinates of a dense metric, where all lengths should be 1
 LEAST_NOISE = 0.05  # share of the noise that is left where the term in ε² would take all of it
 
 
@@ -31,6 +34,8 @@ class Resting(NamedTuple):
         gram: their Gram matrix.
         factor: :class:`~hamcmc.samplers.curvature.Block` or :class:`~hamcmc.samplers.curvature.Factor`.
         curvature: the mean curvature, tr A / D, in these coordinates.
+        steepest: an estimate of the largest one.
+        size: D, over all devices.
         root: the root of the base metric.
     """
 
@@ -38,6 +43,8 @@ class Resting(NamedTuple):
     gram: Float[Array, "n n"]
     factor: Any
     curvature: Float[Array, ""]
+    steepest: Float[Array, ""]
+    size: Float[Array, ""]
     root: Root
 
 
@@ -105,25 +112,37 @@ class RestingHalf:
                     f"an ensemble with {self.pairs} pairs starts from {self.replicas} replicas, got shape {leaf.shape}"
                 )
 
-    def make(self, resting: PyTree, grads: PyTree, spread: Spread | None) -> tuple[Resting, Spread | None]:
-        """H from the resting positions and the gradients there; and what the metric knows then."""
+    def make(
+        self, resting: PyTree, grads: PyTree, spread: Spread | None, steepest: Scalar = 0.0
+    ) -> tuple[Resting, Spread | None]:
+        """H from the resting positions and the gradients there; and what the metric knows then.
+
+        ``gamma="auto"`` takes curvatures to be as large as `steepest` at least.
+        """
         m, s = self.pairs, self._contrasts(resting)
         y = jax.tree.map(lambda g, s: self._damping * s - g, self._contrasts(grads), s)
-        root, spread = self.metric.update(s, y, spread)
+        root = self.metric.root(s, y, spread)
         basis = jax.tree.map(lambda s, y: jnp.concatenate([s, y]), divide(s, root), multiply(y, root))
         fused = self._space.total(jnp.append(curvature.inner(basis, basis), float(dimension(resting))))
         gram, size = fused[:-1].reshape(2 * m, 2 * m), fused[-1]
-        mean, largest = _curvatures(gram, size)
+        near = nearer(gram[:m, :m], self._contrast) if self._block else jnp.eye(m, dtype=gram.dtype)
+        local = near_gram(gram, near)
+        mean, seen = _curvatures(local, size)
         gamma: Any = self._gamma
+        white, known = self.metric.whitens(spread), self.metric.known(spread)
         if gamma == "auto":
-            step = jnp.where(self.metric.whitens(spread), jnp.maximum(self._base_step, WHITE_STEP), self._base_step)
+            step = jnp.where(white, jnp.maximum(self._base_step, WHITE_STEP), self._base_step)
+            largest = jnp.where(known, jnp.maximum(seen, 1), seen)  # H is no wider than the metric
+            largest = jnp.where(largest > 0, jnp.maximum(largest, steepest), largest)
             blind = _blind_step(multiply(grads, root))
             gamma = jnp.where(largest > 0, step / jnp.where(largest > 0, largest, 1), blind)
         if self._block:
-            factor = curvature.block_factor(gram, gamma, self._cosine)
+            widest = jnp.where(known, WIDEST, jnp.inf)
+            factor = curvature.block_factor(local, gamma, self._cosine, widest)
+            factor = factor._replace(weights=near.T @ factor.weights, dual=near.T @ factor.dual)
         else:
             factor = curvature.factor(gram, curvature.acceptable(gram, self._cosine), gamma)
-        return Resting(basis, gram, factor, mean, root), spread
+        return Resting(basis, gram, factor, mean, seen, size, root), self.metric.learn(near, s, y, spread)
 
     def pace(self, step: Int[Array, ""]) -> Array | float:
         """The share of ε that is taken: it grows to 1 in the first eighth of the steps in which a metric is learned.
@@ -137,18 +156,24 @@ class RestingHalf:
         return jax.tree.map(lambda x: jnp.tensordot(jnp.asarray(self._contrast, x.dtype), x, 1), tree)
 
 
-def displacement(key: Array, r: Resting, g: PyTree, step_size: Scalar, space: Space = WHOLE) -> tuple[PyTree, PyTree]:
+def displacement(
+    key: Array, r: Resting, g: PyTree, step_size: Scalar, space: Space = WHOLE, tame: bool = False
+) -> tuple[PyTree, PyTree]:
     """Drift ``ε H g`` and noise of each moving replica, where g are the gradients at the moving replicas.
 
     For a block factor the noise has covariance V (2ε − ε² VᵀAV) Vᵀ + (2εγ − ε²γ²ā) P Pᵀ, where VᵀAV is what is known of
     the curvature A along V, and ā = tr A / D is its mean. The step is then exact for a Gaussian along V, and along the
-    rest as far as the curvatures there are alike, as they are in a good base metric.
+    rest as far as the curvatures there are alike, as they are in a good base metric. With `tame`, a drift is cut where
+    gᵀHg is beyond :func:`longest`.
     """
     key, own = jax.random.split(key)
     z = space.normal(key, g)
     scaled = multiply(g, r.root)
-    along = space.total(jnp.stack([curvature.inner(r.basis, scaled), curvature.inner(r.basis, z)]))
-    along_g, along_z = along[0].T, along[1].T
+    squares = row_squares(scaled)
+    products = [curvature.inner(r.basis, scaled), curvature.inner(r.basis, z), squares[None]]
+    along = space.total(jnp.concatenate(products))
+    n = r.gram.shape[0]
+    along_g, along_z, squares = along[:n].T, along[n : 2 * n].T, along[2 * n]
     if isinstance(r.factor, curvature.Block):
         shape = (along_z.shape[0], r.gram.shape[0] // 2)
         extra = jnp.sqrt(span_noise(r.factor, step_size)) * jax.random.normal(own, shape, r.gram.dtype)
@@ -158,14 +183,34 @@ def displacement(key: Array, r: Resting, g: PyTree, step_size: Scalar, space: Sp
         d = jax.vmap(lambda a, b: curvature.direction(r.factor, r.gram, a, b))(along_g, along_z)
     gamma, root = r.factor.gamma, jnp.sqrt(2 * step_size)
     base = jnp.sqrt(gamma * base_noise(r, step_size))
+    drift, own = step_size * d.drift, jnp.full_like(squares, step_size * gamma)
+    if tame:
+        kept = cut(gamma * squares + jnp.sum(along_g * d.drift, 1), r.size, step_size)
+        drift, own = kept[:, None] * drift, kept * own
 
-    def move(own: PyTree, factor: Array, coefficients: Array) -> PyTree:
+    def move(vectors: PyTree, factor: Array, coefficients: Array) -> PyTree:
         def leaf(x, b):
-            return (factor * x + jnp.tensordot(coefficients.astype(b.dtype), b, 1)).astype(x.dtype)
+            return (replica_axis(factor, x) * x + jnp.tensordot(coefficients.astype(b.dtype), b, 1)).astype(x.dtype)
 
-        return multiply(jax.tree.map(leaf, own, r.basis), r.root)
+        return multiply(jax.tree.map(leaf, vectors, r.basis), r.root)
 
-    return move(scaled, step_size * gamma, step_size * d.drift), move(z, root * base, root * d.noise)
+    return move(scaled, own, drift), move(z, jnp.full_like(squares, root * base), root * d.noise)
+
+
+def longest(size: Float[Array, ""], step_size: Scalar) -> Float[Array, ""]:
+    """The largest √(gᵀHg) that a step believes.
+
+    On a Gaussian it is at most a χ of D degrees of freedom, which is beyond √D + TAIL in one step of ten thousand.
+    SLACK leaves room for the noise of minibatches. Below ε = 1/2 the bound grows like 1/√ε, because smaller steps bear
+    more noise, and it is gone as ε → 0: as in tamed Euler schemes, the limit has no bias.
+    """
+    return (SLACK * jnp.sqrt(size) + TAIL) * jnp.maximum(1, (2 * step_size) ** -0.5)
+
+
+def cut(square: Float[Array, " replica"], size: Float[Array, ""], step_size: Scalar) -> Float[Array, " replica"]:
+    """The share of each replica's drift that is taken, given its gᵀHg."""
+    bound = longest(size, step_size)
+    return bound / jnp.maximum(bound, jnp.sqrt(jnp.maximum(square, 0)))
 
 
 def span_noise(factor: curvature.Block, step_size: Scalar) -> Float[Array, " m"]:
@@ -215,6 +260,12 @@ def joined(moved: PyTree, resting: PyTree, step: Int[Array, ""]) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.concatenate([jnp.where(even, a, b), jnp.where(even, b, a)]), moved, resting)
 
 
+def row_squares(tree: PyTree) -> Float[Array, " replica"]:
+    """The square of each replica's length."""
+    squares = jax.tree.map(lambda x: jnp.sum((x * x).reshape(len(x), -1), 1), tree)
+    return sum(jax.tree.leaves(squares))  # type: ignore[return-value]
+
+
 def replica_axis(of_replica: Float[Array, " replica"], like: Array) -> Array:
     """One number for each replica, shaped to be broadcast with a leaf."""
     return of_replica.reshape(-1, *[1] * (like.ndim - 1))
@@ -226,6 +277,35 @@ def helmert(m: int) -> np.ndarray:
     rows = np.tril(np.ones((m, m + 1)))
     rows[j - 1, j] = -j
     return rows / np.sqrt(j * (j + 1))[:, None]
+
+
+def nearer(s_s: Float[Array, "m m"], contrast: np.ndarray) -> Float[Array, "m m"]:
+    """The matrix that turns contrasts of the resting replicas into those with far replicas drawn nearer.
+
+    A replica whose median distance to the others is beyond REACH times the middle one of these counts with a weight w
+    that makes up for it: w(x − x̄) stands for its position and w(g − ḡ) for its gradient. For a quadratic y = A s holds
+    as before, so the pairs stay right; but a single lost replica no longer makes H as long as its distance.
+    """
+    c = jnp.asarray(contrast, s_s.dtype)
+    inner = c.T @ s_s @ c  # of positions around their mean
+    square, half = jnp.diagonal(inner), len(c) // 2
+    away = smallest(square[:, None] + square - 2 * inner, half + 1)  # the very smallest is the distance to itself
+    middle = REACH**2 * smallest(away, half)
+    w = jnp.sqrt(jnp.where(away > middle, middle / jnp.where(away > middle, away, 1), 1))
+    return (c * w) @ (c.T - (w / jnp.sum(w)) @ c.T)
+
+
+def smallest(x: Float[Array, "... n"], k: int) -> Float[Array, "..."]:
+    """The entry that k others are smaller than. For a few entries counting takes a tenth of the time of sorting."""
+    rank = jnp.sum(x[..., None, :] < x[..., :, None], -1)
+    return jnp.max(jnp.where(rank <= k, x, -jnp.inf), -1)
+
+
+def near_gram(gram: Float[Array, "n n"], near: Float[Array, "m m"]) -> Float[Array, "n n"]:
+    """The Gram matrix of the contrasts after :func:`nearer`."""
+    zero = jnp.zeros_like(near)
+    both = jnp.block([[near, zero], [zero, near]])
+    return jnp.linalg.multi_dot([both, gram, both.T], precision="highest")
 
 
 def _curvatures(gram: Float[Array, "n n"], size: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 from hamcmc import _check
 from hamcmc._types import PyTree, Scalar
 from hamcmc.samplers import curvature
-from hamcmc.samplers.base import Grad, Mirror, Sampler, standard_normal
+from hamcmc.samplers.base import Grad, Mirror, Sampler, squared, standard_normal
 from hamcmc.samplers.ensemble.metric import Spread, multiply
 from hamcmc.samplers.ensemble.resting import (
     EnsembleInfo,
@@ -22,14 +22,19 @@ from hamcmc.samplers.ensemble.resting import (
 )
 from hamcmc.samplers.sghmc import kick
 
+EXCESS = 0.02  # of the variance, that the noise of gradients may add
+DOUBT = 4.0  # times 1/√(D t), about what a measured noise of 0 deviates by after t steps
+FIRST_STEPS = 64  # in which steps grow, because few pairs may not have shown the steep directions yet
+LEAST = -8.0  # of what a step says about the noise: a long way to the posterior is soon forgotten
 BASE_STEP = 0.5  # times the inverse curvature is γ = "auto": on a Gaussian a base step leaves positions without bias
 
 
 class SquareRoot(NamedTuple):
-    """S = √γ P + V G Vᵀ in the coordinates of the base metric."""
+    """S = √γ P + V G Vᵀ in the coordinates of the base metric, and √β, by which it is less for the replicas' mean."""
 
     resting: Resting
     g: Float[Array, "m m"]
+    slow: Float[Array, ""]
 
 
 class UnderdampedState(NamedTuple):
@@ -39,7 +44,10 @@ class UnderdampedState(NamedTuple):
         position: all 2(m+1) replicas; the first half moves in even steps, the second in odd ones.
         momentum: the momentum of each of them, N(0, I) whatever H is.
         grad: gradients at the half that moves next, from when it was at rest.
+        before: the mean over the half that rests next of its gradients when it was last at rest.
         last: S of the last half-move. The second half of that move's kick waits for the gradient there.
+        noise: the variance of Sᵀg that minibatches make, per dimension, for the sum of m+1 replicas over √(m+1).
+        steepest: the curvature that γ is made for, from all steps since the metric was learned.
         spread: what a metric that is learned in warm-up knows so far.
         step: the number of half-moves made.
     """
@@ -47,7 +55,10 @@ class UnderdampedState(NamedTuple):
     position: PyTree
     momentum: PyTree
     grad: PyTree
+    before: PyTree
     last: SquareRoot
+    noise: Float[Array, ""]
+    steepest: Float[Array, ""]
     spread: Spread | None
     step: Int[Array, ""]
 
@@ -105,20 +116,40 @@ def ensemble_underdamped(
         zeros = jax.tree.map(jnp.zeros_like, position)
         one = jax.tree.map(lambda x: x[: pairs + 1], zeros)
         spread = half.metric.start(position)
-        nothing = jax.eval_shape(lambda: square_root(half.make(one, one, spread)[0]))
+        nothing = jax.eval_shape(lambda: square_root(half.make(one, one, spread)[0], jnp.float32(1)))
         last = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), nothing)
-        return UnderdampedState(position, zeros, one, last, spread, jnp.zeros((), jnp.int32))
+        none = jnp.zeros((), last.g.dtype)
+        return UnderdampedState(
+            position,
+            zeros,
+            one,
+            jax.tree.map(lambda x: x[:1], zeros),
+            last._replace(slow=none + 1),
+            none,
+            none,
+            spread,
+            jnp.zeros((), jnp.int32),
+        )
 
     def step(key, state: UnderdampedState, minibatch: PyTree, step_size) -> tuple[UnderdampedState, EnsembleInfo]:
-        step_size = step_size * half.pace(state.step)
+        first = 1.0 if half.metric.learning else jnp.minimum(1.0, (state.step + 1) / FIRST_STEPS)
+        step_size = step_size * half.pace(state.step) * first
         (x, p), (x_rest, p_rest) = halves((state.position, state.momentum), state.step)
         at_rest = each(x_rest, minibatch)
-        p_rest = kick(p_rest, force(state.last, at_rest), jnp.sqrt(2 * step_size) / 2)
-        r, spread = half.make(x_rest, at_rest, state.spread)
-        s = square_root(r)
+        pull = force(state.last, at_rest)
+        noise = state.noise + measured(state, pull, step_size * (2 - a)) * 2 / (
+            state.step + 2
+        )  # an average that forgets the beginning
+        p_rest = kick(p_rest, slowed(pull, state.last.slow), jnp.sqrt(2 * step_size) / 2)
+        r, spread = half.make(x_rest, at_rest, state.spread, state.steepest)
+        steepest = steeper(state.steepest, r.steepest, state.step - half.metric.learning)
+        sure = noise - DOUBT * jax.lax.rsqrt(r.size * (state.step + 1.0))
+        heat = step_size * sure / 2 * (2 - a) / a / (pairs + 1)
+        s = square_root(r, jnp.sqrt(EXCESS / jnp.maximum(heat, EXCESS)).astype(noise.dtype))
         moved, p, info = transition(key, s, x, p, state.grad, step_size, a, mirror)
         position, momentum = joined((moved, p), (x_rest, p_rest), state.step)
-        return UnderdampedState(position, momentum, at_rest, s, spread, state.step + 1), info
+        before = jax.tree.map(lambda g: jnp.mean(g, 0, keepdims=True), state.grad)
+        return UnderdampedState(position, momentum, at_rest, before, s, noise, steepest, spread, state.step + 1), info
 
     settings = {
         "sampler": "ensemble_underdamped",
@@ -155,11 +186,11 @@ def transition(
     h, kept = jnp.sqrt(2 * step_size), 1 - friction
     key_noise, key_fold = jax.random.split(key)
     z = standard_normal(key_noise, x)
-    p = kick(p, force(s, g), h / 2)
+    p = kick(p, slowed(force(s, g), s.slow), h / 2)
     z = jax.tree.map(lambda z: jnp.sqrt(1 - kept**2) * z, z)
     # The two A, with the momentum before and after the friction, are one move with their sum.
-    drift = push(s, jax.tree.map(lambda p: h / 2 * (1 + kept) * p, p))
-    noise = push(s, jax.tree.map(lambda z: h / 2 * z, z))
+    drift = push(s, slowed(jax.tree.map(lambda p: h / 2 * (1 + kept) * p, p), s.slow))
+    noise = push(s, slowed(jax.tree.map(lambda z: h / 2 * z, z), s.slow))
     p = jax.tree.map(lambda p, z: (kept * p + z).astype(p.dtype), p, z)
     moved = jax.tree.map(lambda x, d, n: (x + d + n).astype(x.dtype), x, drift, noise)
     if mirror is not None:
@@ -169,9 +200,43 @@ def transition(
     return moved, p, half_move_info(s.resting, g, drift, noise)
 
 
-def square_root(r: Resting) -> SquareRoot:
-    """S of a resting half."""
-    return SquareRoot(r, curvature.block_root(r.factor, r.gram))
+def square_root(r: Resting, slow: Float[Array, ""]) -> SquareRoot:
+    """S of a resting half, with a factor for the mean of the moving one."""
+    return SquareRoot(r, curvature.block_root(r.factor, r.gram), slow)
+
+
+def steeper(old: Float[Array, ""], new: Float[Array, ""], steps: Int[Array, ""]) -> Float[Array, ""]:
+    """The fourth root of the mean fourth power of curvatures, where newer ones count for more.
+
+    A single pair that happens to lie along a flat direction says nothing of a steep one. γ for the flat direction alone
+    would be far too large for the steep one, and what makes it larger than a pair allows also rejects that pair.
+    """
+    share, largest = 2 / (jnp.maximum(steps, 0) + 2), jnp.maximum(jnp.maximum(old, new), jnp.finfo(new.dtype).tiny)
+    return largest * ((1 - share) * (old / largest) ** 4 + share * (new / largest) ** 4) ** 0.25
+
+
+def slowed(tree: PyTree, slow: Float[Array, ""]) -> PyTree:
+    """Vectors of all replicas with their mean multiplied by a factor."""
+    return jax.tree.map(lambda x: (x - (1 - slow) * jnp.mean(x, 0)).astype(x.dtype), tree)
+
+
+def measured(state: UnderdampedState, pull: PyTree, moves: Scalar) -> Float[Array, ""]:
+    """By how much this step changes the estimate of the noise, from the forces on the resting half.
+
+    The replicas of a half share a minibatch, so nearly all of its noise is in their mean, and differs from that of the
+    half's last gradient. Half of the squared difference of the two holds the noise and what a move changes, which is
+    ε(2 − a)/2 if H is Newton's. Less the product of the two, where a pull from a distant start prevails, and plus what
+    that product is in the posterior by the replicas' scatter, a pull is not taken for noise.
+    """
+    before = force(state.last, state.before)
+    replicas = jax.tree.leaves(pull)[0].shape[0]
+    mean = jax.tree.map(lambda x: jnp.mean(x, 0), pull)
+    both = squared(jax.tree.map(lambda a, b: a + b[0], mean, before))
+    apart = squared(jax.tree.map(lambda a, b: a - b[0], mean, before))
+    scatter = squared(jax.tree.map(jnp.subtract, pull, mean)) / (replicas - 1)
+    size = sum(x.size for x in jax.tree.leaves(mean))
+    found = (replicas * (apart / 2 - (both - apart) / 4) + scatter) / size - moves
+    return jnp.where(state.step > 2, jnp.maximum(found, LEAST) - state.noise, 0)
 
 
 def push(s: SquareRoot, p: PyTree) -> PyTree:
