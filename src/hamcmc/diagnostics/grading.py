@@ -25,6 +25,7 @@ MATERIAL_TAIL = 0.2  # the same in the tails, which fewer draws know
 FEWEST_MIXED = 50  # effective draws of a parameter, with which an error is not owed to slow mixing
 OVERWHELMING = 1.0  # an error beyond which a run is wrong even if it also has too few effective draws
 ALARM = 1e-3  # probability that chance alone makes any of the statistics significant
+RARELY = 0.05  # the same, where the standard errors are so small that nothing but an error is to be expected
 CAUTION = 1.5  # standard errors from few clusters and skewed terms are too small: measured on exact draws
 RESOLVED = 0.05  # standard errors above this cannot exclude an error that matters
 STEADY = 0.5  # share of an error that must not come from two clusters of draws
@@ -64,14 +65,14 @@ def _state(settings: Facts, meta: Facts, draws: int) -> Iterator[Reason]:
 # --- gradients ---
 
 
-def critical(m: Measured) -> float:
-    """The value of Student's t that chance exceeds in one of all statistics with the probability ALARM."""
+def critical(m: Measured, probability: float = ALARM) -> float:
+    """The value of Student's t that chance exceeds in one of all statistics with this probability."""
     from scipy import stats  # it takes a while to import
 
     if m.stein is None:
         return np.inf
     count = 3 * len(m.stein.mean.error)
-    return float(stats.t.isf(ALARM / (2 * count), max(int(m.stein.clusters) - 1, 2)))
+    return float(stats.t.isf(probability / (2 * count), max(int(m.stein.clusters) - 1, 2)))
 
 
 def _stein(m: Measured) -> Iterator[Reason]:
@@ -81,12 +82,12 @@ def _stein(m: Measured) -> Iterator[Reason]:
         return
     if m.unconfronted:
         yield Reason(GOOD, 0.0, f"the gradients were not confronted everywhere: {m.unconfronted}")
-    for what, statistic, material in (
-        ("the mean of {} is off by {:+.2f} ± {:.2f} standard deviations", m.stein.mean, MATERIAL),
-        ("the standard deviation of {} is off by {:+.0%} ± {:.0%}", m.stein.sd, MATERIAL),
-        ("the tails of {} are off by {:+.0%} ± {:.0%}", m.stein.tail, MATERIAL_TAIL),
+    for what, statistic, material, caution in (
+        ("the mean of {} is off by {:+.2f} ± {:.2f} standard deviations", m.stein.mean, MATERIAL, 1.0),
+        ("the standard deviation of {} is off by {:+.0%} ± {:.0%}", m.stein.sd, MATERIAL, 1.0),
+        ("the tails of {} are off by {:+.0%} ± {:.0%}", m.stein.tail, MATERIAL_TAIL, CAUTION),
     ):
-        grades = stein_grades(m, statistic, material)
+        grades = stein_grades(m, statistic, material, caution)
         size = np.abs(statistic.error) / material
         if grades.max() >= NOT_CONVERGED:
             j = int(np.argmax(grades * 1e6 + np.minimum(np.nan_to_num(size), 1e5)))
@@ -109,20 +110,21 @@ def _stein(m: Measured) -> Iterator[Reason]:
         yield Reason(GOOD, 0.0, text)
 
 
-def stein_grades(m: Measured, statistic: Statistic, material: float) -> np.ndarray:
+def stein_grades(m: Measured, statistic: Statistic, material: float, caution: float) -> np.ndarray:
     """The grade of each confronted parameter for one statistic.
 
     An error is wrong if it is significant with caution, above the material size by two standard errors, not owed to two
     clusters, and found in a parameter that has mixed and whose tails are not heavy; or if it is overwhelming. If it is
-    significant without caution, or not surely material, the run is not converged. So it is if four standard errors
-    would not matter, but the estimate does.
+    significant without caution, or not surely material, the run is not converged. So it is if all that chance rarely
+    does would not matter, but the estimate does.
     """
-    limit = critical(m)
+    limit, resolved = critical(m), max(4.0, critical(m, RARELY))
+    doubt = caution * limit  # the few draws in the tails have standard errors that are themselves uncertain
     size, t = np.abs(np.nan_to_num(statistic.error)), np.abs(np.nan_to_num(statistic.t))
     se = np.nan_to_num(statistic.se)
     r_hat, ess = m.mixing.r_hat[m.confronted], m.mixing.ess_bulk[m.confronted]
     mixed = (np.nan_to_num(ess) >= FEWEST_MIXED) & ~(r_hat > 1.1)
-    doubtful = (size > material) & (size > se) & ((t > limit) | (4 * se < material))
+    doubtful = (size > material) & (size > se) & ((t > doubt) | (caution * resolved * se < material))
     sure = doubtful & (t > CAUTION * limit) & (size - 2 * se > material) & (statistic.steady > STEADY)
     light = ~(m.tails[m.confronted] > HEAVY)
     wrong = sure & ((mixed & light) | (size > OVERWHELMING))
