@@ -5,6 +5,9 @@ import os
 import signal
 from pathlib import Path
 
+# Two workers share the cores, and threads that wait for each other cost more than these small problems gain by them.
+os.environ |= {"OPENBLAS_NUM_THREADS": "1", "NPROC": "1"}  # of NumPy and XLA, which read them when they are imported
+
 import jax
 import jax.numpy as jnp
 import numpy as np
