@@ -21,6 +21,7 @@ NAMES = {
     "mixing": "mixing",
     "peers": "peers",
     "bias": "bias",
+    "automatic": "automatic",
     "factorization": "factorization",
     "recommenders": "recommenders",
     "processes": "processes",

@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 
 import hamcmc
-from hamcmc.inference import auto, plan
+from hamcmc.diagnostics import grading
+from hamcmc.inference import auto, plan, starts
 from hamcmc.inference.starts import descend, spread_starts
 from hamcmc.target.newton import Objective
 from hamcmc.target.passes import Passes
 
-QUICKLY = {"num_samples": 150, "adapt": 150, "replicas": 8, "progress": False}
+QUICKLY = {"num_samples": 150, "adapt": 150, "replicas": 8, "thin": 1, "progress": False}
 A = np.array([[4.0, 1.8], [1.8, 1.0]])  # of N(centre, A⁻¹), in units that differ by a thousand
 UNITS, CENTRE = np.array([1e-2, 10.0]), np.array([3.0, -200.0])
 
@@ -65,11 +66,47 @@ def test_one_call_is_right_and_says_so(tmp_path):
     assert set(again.meta["costs"]) == {"mode", "compile", "adaptation", "sampling", "verdict"}
 
 
+def beside_a_minor_mode(x):
+    """N(0, I), and e⁻²⁵ of the mass in a narrow mode at 5, nearer to the start."""
+    return jnp.logaddexp(-0.5 * jnp.sum(x**2), -0.5 * jnp.sum((x - 5) ** 2) / 0.01 - 20.0)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_no_replica_starts_in_a_mode_that_does_not_matter(monkeypatch, broken):
+    """All start where typical draws are; and the test notices if depth and mass do not matter."""
+    if broken:
+        monkeypatch.setattr(starts, "MINOR", np.inf)
+        monkeypatch.setattr(starts, "SHALLOW", np.inf)
+    found = spread_starts(hamcmc.Posterior(beside_a_minor_mode), jnp.full(2, 4.5), 2, 16, seed=0)
+    x = (found.white @ found.root.T + found.centre).reshape(-1, 2)
+    lost = np.linalg.norm(x - 5, axis=1) < 1
+    assert lost.any() == broken
+    assert (np.linalg.norm(x[~lost], axis=1) < 6).all()
+
+
+def test_too_few_effective_draws_make_it_longer(monkeypatch, tmp_path):
+    """The longer run is the one that a larger `thin` gives, to the bit, and its costs include the shorter one."""
+    monkeypatch.setitem(grading.ESS, grading.GOOD, 10_000)
+    said = []
+    found = hamcmc.sample(normal(), out=tmp_path / "run", **QUICKLY | {"thin": None, "progress": said.append})
+    thin = found.settings["thin"]
+    assert thin in (4, 8, 16)
+    assert said[-1].draws == found.draws == QUICKLY["num_samples"]
+    notes = [s.note for s in said if s.phase == "plan"]
+    assert len(notes) == 2
+    assert f"every {thin}th iteration is stored" in notes[1]
+    again = hamcmc.sample(normal(), **QUICKLY | {"thin": thin})
+    np.testing.assert_array_equal(found.posterior["a"], again.posterior["a"])
+    assert again.settings["plan"]["thin"] == 1  # what was given is not planned
+    assert found.meta["costs"]["adaptation"] > found.settings["plan"]["shorter"] > 0
+    assert hamcmc.Result.open(tmp_path / "run").settings["thin"] == thin
+
+
 def test_many_rows_go_by_minibatches_around_the_mode(monkeypatch):
     monkeypatch.setattr(plan, "PATIENCE", 0.0)
     monkeypatch.setattr(auto, "QUICK", 0.0)
     posterior, mean, covariance = rows_of_a_regression()
-    result = hamcmc.sample(posterior, num_samples=200, progress=False)
+    result = hamcmc.sample(posterior, num_samples=200, progress=False)  # PATIENCE is spent: it gets no longer
     chosen = result.settings["plan"]
     assert (chosen["regime"], chosen["sampler"]) == ("minibatches", "ensemble_hamcmc")
     assert result.settings["batch_size"] == plan.SMALLEST_BATCH  # a normal posterior has no noise at second order

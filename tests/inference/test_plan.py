@@ -2,7 +2,7 @@
 
 import pytest
 
-from hamcmc.inference.plan import LARGEST_BATCH, NOISE, Measured, Plan, decide, duration
+from hamcmc.inference.plan import LARGEST_BATCH, NOISE, PATIENCE, Measured, Plan, decide, duration, lengthened, longer
 
 MANY = Measured(10**6, 100, False, 1600, 32, False)
 KNOWN = MANY._replace(seconds=2.0, mode=True, noise=3.0, bend=0.01)
@@ -89,3 +89,26 @@ def test_reasons_are_one_line_with_numbers():
 
 def test_durations_are_for_people():
     assert [duration(s) for s in (3.2, 600, 14400)] == ["3 s", "10 min", "4.0 h"]
+
+
+@pytest.mark.parametrize(
+    ("short", "seconds", "factor"),
+    [
+        (1.0, 1.0, 1),
+        (1.1, 1.0, 2),
+        (3.0, 1.0, 4),
+        (40.0, 0.1, 16),
+        (100.0, 0.1, 1),
+        (8.0, PATIENCE / 5, 4),
+        (2.0, 60.0, 1),
+    ],
+)
+def test_a_run_gets_longer_where_that_helps_and_is_affordable(short, seconds, factor):
+    assert longer(short, seconds) == factor
+
+
+def test_the_longer_plan_says_so():
+    plan = decide(KNOWN)
+    made = lengthened(plan, 4)
+    assert made.thin == 4 * plan.thin
+    assert f"every {4 * plan.thin}th iteration" in made.reason

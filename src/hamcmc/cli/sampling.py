@@ -16,7 +16,6 @@ from hamcmc.cli.shell import (
     RunOut,
     Seed,
     Settings,
-    Thin,
     flowing,
     reporting,
     say,
@@ -76,7 +75,9 @@ def sample_command(
     warmup: Annotated[
         int | None, typer.Option(help="Iterations before the first stored draw; 1000, or what an automatic run needs.")
     ] = None,
-    thin: Thin = 1,
+    thin: Annotated[
+        int | None, typer.Option(help="Iterations per stored draw; 1, or what an automatic run needs.")
+    ] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Rows per minibatch; all data by default, or what an automatic run decides.")
     ] = None,
@@ -164,7 +165,7 @@ def sample_command(
             notes["sampler"] = DEFAULT if sampler == "auto" else sampler
             warmup = WARMUP if warmup is None else warmup
             loaded = _load(model, data, control_variate)
-            begin, iterations = _start(loaded, start), warmup + num_samples * thin
+            begin, iterations = _start(loaded, start), warmup + num_samples * (thin or 1)
             if epsilon is None:
                 work = iterations * (chains or ensembles or 1)
                 epsilon, found = _tune(loaded, notes, begin, work, quiet, batch_size=batch_size, seed=seed)

@@ -25,7 +25,6 @@ screen, errors = Console(width=None if sys.stdout.isatty() else 120), Console(st
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.", show_default=False)]
 RunOut = Annotated[Path, typer.Option("--out", "-o", help="Directory for the run.")]
-Thin = Annotated[int, typer.Option(help="Iterations per stored draw.")]
 Seed = Annotated[int, typer.Option(help="Everything random follows from it.")]
 Settings = Annotated[
     list[str] | None,

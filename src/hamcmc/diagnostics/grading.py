@@ -18,9 +18,11 @@ WORDS = ("good", "usable", "not converged", "wrong")
 GOOD, USABLE, NOT_CONVERGED, WRONG = range(4)
 
 R_HAT = {GOOD: 1.01, USABLE: 1.05}
-ESS = {GOOD: 400, USABLE: 100}
+ESS = {GOOD: 1000, USABLE: 400}  # the means of a few dozen parameters are then known to 0.1 and 0.15 of a deviation
+RANGE = {GOOD: 0.04, USABLE: 0.05}  # standard errors of the range from 5 to 95 %
 MATERIAL = 0.1  # an error of a mean in standard deviations, or a relative error of a standard deviation
 MATERIAL_TAIL = 0.2  # the same in the tails, which fewer draws know
+FEWEST_MIXED = 50  # effective draws of a parameter, with which an error is not owed to slow mixing
 OVERWHELMING = 1.0  # an error beyond which a run is wrong even if it also has too few effective draws
 ALARM = 1e-3  # probability that chance alone makes any of the statistics significant
 CAUTION = 1.5  # standard errors from few clusters and skewed terms are too small: measured on exact draws
@@ -29,6 +31,7 @@ STEADY = 0.5  # share of an error that must not come from two clusters of draws
 FEWEST_EFFECTIVE = {True: 3.0, False: 10.0}  # per half-chain, for the noise of R-hat; fewer if ensembles agree as well
 DIGITS = {GOOD: 100.0, USABLE: 10.0}
 IMPOSSIBLE = 3.0  # a tail index that no posterior has: that of a Cauchy distribution is 1
+HEAVY = 0.45  # a tail index above which the terms of a statistic may have no variance, and t values mislead
 LOST_NATS = 0.1
 LOW_ACCEPTANCE = 0.1
 
@@ -110,18 +113,19 @@ def stein_grades(m: Measured, statistic: Statistic, material: float) -> np.ndarr
     """The grade of each confronted parameter for one statistic.
 
     An error is wrong if it is significant with caution, above the material size by two standard errors, not owed to two
-    clusters, and found in a parameter that has mixed; or if it is overwhelming. If it is significant without caution,
-    or not surely material, the run is not converged. So it is if four standard errors would not matter, but the
-    estimate does.
+    clusters, and found in a parameter that has mixed and whose tails are not heavy; or if it is overwhelming. If it is
+    significant without caution, or not surely material, the run is not converged. So it is if four standard errors
+    would not matter, but the estimate does.
     """
     limit = critical(m)
     size, t = np.abs(np.nan_to_num(statistic.error)), np.abs(np.nan_to_num(statistic.t))
     se = np.nan_to_num(statistic.se)
     r_hat, ess = m.mixing.r_hat[m.confronted], m.mixing.ess_bulk[m.confronted]
-    mixed = (np.nan_to_num(ess) >= ESS[USABLE] / 2) & ~(r_hat > 1.1)
+    mixed = (np.nan_to_num(ess) >= FEWEST_MIXED) & ~(r_hat > 1.1)
     doubtful = (size > material) & (size > se) & ((t > limit) | (4 * se < material))
     sure = doubtful & (t > CAUTION * limit) & (size - 2 * se > material) & (statistic.steady > STEADY)
-    wrong = sure & (mixed | (size > OVERWHELMING))
+    light = ~(m.tails[m.confronted] > HEAVY)
+    wrong = sure & ((mixed & light) | (size > OVERWHELMING))
     grades = np.where(wrong, WRONG, np.where(doubtful, NOT_CONVERGED, GOOD))
     return np.where(m.bounded[m.confronted], GOOD, grades)
 
@@ -188,6 +192,20 @@ def _effective(m: Measured) -> Iterator[Reason]:
     if grade > GOOD:
         where = "in the tails of" if ess[j] < m.mixing.ess_bulk[j] else "of"
         yield Reason(grade, 3.0, f"there are only {ess[j]:,.0f} effective draws {where} {m.names[j]}")
+    j = int(np.argmax(np.nan_to_num(m.ranges)))
+    grade = GOOD if not m.ranges[j] > RANGE[GOOD] else USABLE if m.ranges[j] <= RANGE[USABLE] else NOT_CONVERGED
+    if grade > GOOD:
+        text = f"the 5 to 95 % range of {m.names[j]} is known to ± {2 * m.ranges[j]:.0%} only"
+        yield Reason(grade, 2.0, text)
+
+
+def short_of(m: Measured) -> float:
+    """How many times as many draws make all effective sample sizes and ranges good; 1 if they are."""
+    if not len(m.names):
+        return 1.0
+    ess = np.fmin(m.mixing.ess_bulk, m.mixing.ess_tail)
+    missing = np.fmax(ESS[GOOD] / ess, (m.ranges / RANGE[GOOD]) ** 2)
+    return float(np.max(np.where(np.isnan(ess), np.inf, missing), initial=1.0))
 
 
 def _stuck(m: Measured) -> Iterator[Reason]:

@@ -14,7 +14,7 @@ from hamcmc.diagnostics.identities import Confronted, Draws, confront
 from hamcmc.diagnostics.mixing import Mixing, mixing
 from hamcmc.diagnostics.names import label
 from hamcmc.diagnostics.stein import spread
-from hamcmc.diagnostics.tails import tail_index
+from hamcmc.diagnostics.tails import range_error, tail_index
 from hamcmc.store.result import StoredRun
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.support import Support, of_leaves
@@ -38,6 +38,7 @@ class Measured:
         ensembles: how many independent ensembles or chains there are.
         digits: standard deviations in units of the last digit of the largest values.
         tails: the tail index of the draws: a variance exists below 1/2, a mean below 1.
+        ranges: relative standard errors of the ranges from 5 to 95 %.
         stuck: chain → what is wrong with it.
         acceptance: the mean share of accepted proposals; None if there was no Metropolis test.
         stein: what the gradients say; None if they were not confronted.
@@ -53,6 +54,7 @@ class Measured:
     ensembles: int
     digits: np.ndarray
     tails: np.ndarray
+    ranges: np.ndarray
     stuck: dict[int, str]
     acceptance: float | None
     stein: Confronted | None = None
@@ -79,6 +81,7 @@ def measure(result: StoredRun, posterior: Posterior | None, draws: int, seed: in
         "ensembles": result.settings["chains"] // replicas,
         "digits": _digits(result, flat),
         "tails": tail_index(flat),
+        "ranges": range_error(flat, found.ess_tail),
         "stuck": stuck_chains(x, found, apart),
         "acceptance": _acceptance(result),
     }

@@ -1,4 +1,4 @@
-"""How heavy the tails of draws are: whether a mean and a standard deviation exist."""
+"""The tails of draws: how heavy they are, whether moments exist, and how well quantiles are known."""
 
 import numpy as np
 
@@ -22,3 +22,19 @@ def tail_index(x: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
         found = np.log(outermost / least).sum(0) / count
     return np.where(least > 0, found, np.nan)
+
+
+def range_error(x: np.ndarray, effective: np.ndarray) -> np.ndarray:
+    """The relative standard error of the range from 5 to 95 % of each column of draws (n, D).
+
+    With n `effective` draws, the level p that a quantile stands for has a standard error of √(p (1 − p) / n).
+    Where tails are heavy, a small error of the level is a large one of the quantile.
+    """
+    outer, found = 0.05, np.full(x.shape[1], np.nan)
+    for j in np.nonzero(effective > 1 / outer)[0]:
+        off = np.sqrt(outer * (1 - outer) / effective[j])
+        low, high = max(outer - off, 0.0), outer + off
+        a, b, c, d, left, right = np.quantile(x[:, j], [low, high, 1 - high, 1 - low, outer, 1 - outer])
+        if right > left:
+            found[j] = np.hypot(b - a, d - c) / 2 / (right - left)
+    return found

@@ -95,6 +95,7 @@ class Verdict:
         worst: the worst parameters of all, the worst first.
         parameters: how many scalar parameters were looked at.
         gradients: at how many draws the gradient was confronted; 0 if it was not.
+        short: how many times as many draws would make the effective sample sizes good; 1 if they are.
     """
 
     word: str
@@ -102,6 +103,7 @@ class Verdict:
     worst: tuple[Row, ...]
     parameters: int
     gradients: int
+    short: float = 1.0
 
     @property
     def reason(self) -> str:
@@ -151,7 +153,7 @@ class Verdict:
             return None if isinstance(value, float) and not np.isfinite(value) else value
 
         worst = [{k: known(v) for k, v in asdict(row).items()} for row in self.worst]
-        return asdict(self) | {"reasons": list(self.reasons), "worst": worst}
+        return asdict(self) | {"reasons": list(self.reasons), "worst": worst, "short": known(self.short)}
 
     @classmethod
     def from_json(cls, stored: Record) -> Self:
@@ -167,6 +169,7 @@ class Verdict:
                 tuple(rows),
                 int(stored["parameters"]),
                 int(stored["gradients"]),
+                float(np.inf if (short := stored.get("short", 1.0)) is None else short),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"this is not a verdict: {error}") from error
@@ -183,9 +186,9 @@ def check(result: StoredRun, posterior: Posterior | None = None, *, draws: int =
     sample sizes of **all** scalar parameters, at chains that are stuck, at the acceptance, and at the digits of single
     precision.
 
-    * **good**: R-hat below 1.01 and at least 400 effective draws for every parameter, and the gradients exclude errors
+    * **good**: R-hat below 1.01 and at least 1000 effective draws for every parameter, and the gradients exclude errors
       of 0.1 standard deviations of a mean and of 10 % of a standard deviation;
-    * **usable**: R-hat below 1.05, at least 100 effective draws, and nothing speaks against the draws;
+    * **usable**: R-hat below 1.05, at least 400 effective draws, and nothing speaks against the draws;
     * **not converged**: chains disagree, there are too few effective draws, or gradients and draws may disagree;
     * **wrong**: the draws contradict the gradients, by more than noise and by more than these errors.
 
@@ -202,7 +205,7 @@ def check(result: StoredRun, posterior: Posterior | None = None, *, draws: int =
     found = grading.reasons(m, result.settings, result.meta, result.draws)
     word = WORDS[max((r.grade for r in found), default=0)]
     confronted = 0 if m.stein is None else min(draws, result.draws * result.settings["chains"])
-    return Verdict(word, tuple(r.text for r in found), tuple(_worst(m)), len(m.names), confronted)
+    return Verdict(word, tuple(r.text for r in found), tuple(_worst(m)), len(m.names), confronted, grading.short_of(m))
 
 
 def stored_verdict(result: StoredRun) -> Verdict | None:

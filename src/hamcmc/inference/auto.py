@@ -188,7 +188,7 @@ def planned_before(
     start = init_of(posterior, init)
     if not kept:
         how = {"ensembles": asked["ensembles"], "batch_size": plan.batch_size, "seed": asked["seed"]}
-        iterations = asked["num_samples"] * asked["thin"]
+        iterations = asked["num_samples"] * asked["thin"] // plan.thin
         return prepare(posterior, start, iterations=iterations, options=plan.options, **how)._replace(plan=plan)
     like = posterior.unconstrain(parameters(start, jax.random.key(asked["seed"])))
     return assemble(posterior, like, plan, kept, {})

@@ -18,6 +18,8 @@ SMALLEST_BATCH, LARGEST_BATCH = 32, 2**14
 LARGEST_STEP, DIAGONAL_STEP = 1.0, 0.2  # ε in white coordinates, and in those that only a diagonal scales
 STRAIGHT = 0.1  # ε times the bend
 BENT, CROOKED = 0.3, 0.7  # bends above which minibatches are not worth their bias; the second where time is long
+MOST_LONGER = 16  # times as long as it was planned may a run become
+HOPELESS = 64.0  # times as many draws: beyond that, time is not what a run lacks
 SETTLING = 40  # iterations of warm-up, divided by ε
 
 Missing = Literal["seconds", "mode", "noise"]
@@ -146,6 +148,25 @@ def on_minibatches(facts: Measured, what: str, slow: str) -> Plan:
     warmup = SETTLING * math.ceil(1 / step) if facts.square else None
     thin = max(2, round(2 / step))  # a replica moves in every second iteration
     return Plan("minibatches", "ensemble_hamcmc", options, step, size, ENSEMBLES, warmup, thin, reason)
+
+
+def longer(short: float, seconds: float) -> int:
+    """How many times as long a run should be that has too few effective draws, as a power of 2; 1 if it should not.
+
+    Args:
+        short: how many times as many draws are wanted. Beyond HOPELESS the run is left as it is.
+        seconds: that its iterations took. The longer run is to take no more than PATIENCE.
+    """
+    if not 1 < short <= HOPELESS:
+        return 1
+    affordable = math.floor(math.log2(max(PATIENCE / max(seconds, 1e-3), 1)))
+    return min(MOST_LONGER, 2 ** min(math.ceil(math.log2(short)), affordable))
+
+
+def lengthened(plan: Plan, factor: int) -> Plan:
+    """The plan of a run that is so many times as long."""
+    why = f"; every {factor * plan.thin}th iteration is stored, because a shorter run had too few effective draws"
+    return plan._replace(thin=factor * plan.thin, reason=plan.reason + why)
 
 
 def duration(seconds: float) -> str:

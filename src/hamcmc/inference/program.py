@@ -37,7 +37,8 @@ class SamplingProgram:
         self.name, self.iteration, self.total = s["sampler"].get("sampler", "sampling"), 0, job.total
         self.seconds, self.rate = 0.0, 0.0
         planning = s.get("plan", {}).get("seconds", 0.0) + s.get("tuning", {}).get("seconds", 0.0)
-        self.costs = {"mode": planning, "compile": 0.0, "adaptation": 0.0, "sampling": 0.0}
+        shorter = s.get("plan", {}).get("shorter", 0.0)  # a run that turned out to have too few effective draws
+        self.costs = {"mode": planning, "compile": 0.0, "adaptation": shorter, "sampling": 0.0}
         self.acceptance: float | None = None
         self.state = jax.tree.map(jnp.array, job.state)  # a copy, because the compiled loop takes its buffers over
         variables = [a for a in job.arrays if a.group == "posterior"]

@@ -34,6 +34,7 @@ from hamcmc.inference.job import (
     storable,
     x64,
 )
+from hamcmc.inference.plan import lengthened, longer
 from hamcmc.inference.program import SamplingProgram
 from hamcmc.inference.progress import Progress
 from hamcmc.inference.tune import budget_for, tune
@@ -68,7 +69,7 @@ def sample(
     step_size: float | Callable | str = "auto",
     num_samples: int = 1000,
     warmup: int | None = None,
-    thin: int = 1,
+    thin: int | None = None,
     batch_size: int | None = None,
     replace: bool = True,
     chains: int | None = None,
@@ -105,7 +106,8 @@ def sample(
         num_samples: stored draws per chain.
         warmup: iterations before the first stored draw, which enter no average either. The default, and the least, is
             the number of steps in which the sampler learns a metric.
-        thin: iterations per stored draw. Running moments see every iteration.
+        thin: iterations per stored draw, 1 by default. Running moments see every iteration. An automatic run that turns
+            out to have too few effective draws, and that was quick, is made again with a larger one.
         batch_size: data per minibatch; None for all data at every step.
         replace: draw minibatches with replacement (as in the paper), or walk through random permutations.
         chains: independent chains, vmapped; 1 by default. For samplers that are no ensembles.
@@ -130,6 +132,7 @@ def sample(
     """
     posterior = starting_at(posterior, init)
     prepared: Prepared | None = None
+    given_thin, thin = thin, 1 if thin is None else thin
     if isinstance(sampler, str) and sampler == "auto":
         _check.at_least("num_samples", num_samples, 1)
         asked = {"ensembles": ensembles, "batch_size": batch_size, "seed": seed_of(seed)}
@@ -171,10 +174,31 @@ def sample(
     job = prepare(posterior, made, init, schedules.as_schedule(step_size), settings)
     if prepared is not None:
         job = job._replace(kept=prepared.arrays)
+    found = begin(job, out, overwrite, checkpoint_seconds, progress)
+    if prepared is None or given_thin is not None or (factor := longer_by(found)) == 1:
+        return found
+    plan = lengthened(prepared.plan, factor)
+    say_plan(plan, progress)
+    costs = sum(found.meta["costs"].values()) - found.meta["costs"]["mode"]
+    settings = settings | {"thin": thin * factor, "plan": plan._asdict() | prepared.account | {"shorter": costs}}
+    job = prepare(posterior, made, init, job.schedule, settings)._replace(kept=prepared.arrays)
+    return begin(job, out, True, checkpoint_seconds, progress)
+
+
+def begin(
+    job: Job, out: str | Path | None, overwrite: bool, checkpoint_seconds: float, progress: bool | Progress | None
+) -> Result:
+    """Run a job from its start, in a directory or in memory."""
     if out is None:
         return run(job, None, None, checkpoint_seconds, progress)
     with Directory.create(out, job.settings, overwrite=overwrite) as directory:
         return run(job, directory, None, checkpoint_seconds, progress)
+
+
+def longer_by(found: Result) -> int:
+    """How many times as long a finished automatic run should be."""
+    verdict, costs = found.check(), found.meta["costs"]
+    return 1 if verdict.word == "good" else longer(verdict.short, costs["sampling"])
 
 
 def resume(

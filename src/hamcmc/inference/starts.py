@@ -4,6 +4,7 @@ A mode is no good place to start: a hierarchical density may be highest where ha
 at all. Newton steps from a random place first come to where a typical draw lies, and there we stop them.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -27,6 +28,7 @@ FEW = 100  # parameters up to which other modes are looked for
 SCOUTED = (8.0, 8.0, 8.0, 20.0, 20.0, 20.0, 60.0, 60.0)  # distances from which they are, in standard deviations
 ARRIVED = 0.1  # gᵀ|H|⁻¹g at a mode
 MINOR = 12.0  # nats of mass below which a mode does not matter
+SHALLOW = 10.0  # nats, with one for each parameter, that a typical draw may lie below the mode
 APART = 4.0  # standard deviations, times √D, between two modes that are not one
 DESCENTS = {100: 4, DENSE: 2}  # for each ensemble, up to so many parameters
 
@@ -45,6 +47,22 @@ class Place(NamedTuple):
     root: np.ndarray | None
     mass: float
     steps: int
+
+
+class End(NamedTuple):
+    """Where a path of Newton steps ends.
+
+    Attributes:
+        place: the mode; or, where none was reached, the place with the most mass on the path.
+        value: U at the mode.
+        proper: whether it is a mode with a positive definite Hessian.
+        path: all steps.
+    """
+
+    place: Place
+    value: float
+    proper: bool
+    path: list["Step"]
 
 
 class Starts(NamedTuple):
@@ -80,6 +98,7 @@ def spread_starts(posterior: Posterior, parameters: PyTree, ensembles: int, repl
     for ensemble in range(ensembles):
         begins = [first if ensemble == 0 and i == 0 else around(objective, first, rng) for i in range(count)]
         found.append([descend(objective, x) if dimension <= DENSE else Place(x, None, 0.0, 0) for x in begins])
+    found, top = settled(objective, found) if dimension <= FEW else (found, None)
     best = max((p for places in found for p in places), key=lambda p: p.mass)
     if dimension <= FEW:
         others = scout(objective, best, rng)
@@ -90,8 +109,43 @@ def spread_starts(posterior: Posterior, parameters: PyTree, ensembles: int, repl
     for e, places in enumerate(found):
         for r in range(replicas):
             x = spread(objective, places[r % len(places)], first, rng)
+            if top is not None:
+                inside = top.inside(arrive(objective, x))
+                x = inside.x if inside is not None else spread(objective, top.place, first, rng)
             white[e, r] = x - best.x if best.root is None else np.linalg.solve(root, x - best.x)
     return Starts(best.x, root, white, like, passes.spent)
+
+
+class Summit(NamedTuple):
+    """The proper mode with the most mass, and U of the highest typical draws around it."""
+
+    place: Place
+    depth: float
+
+    def major(self, end: End) -> bool:
+        """Whether there is a share of the mass where a path ends."""
+        return end.place.mass >= self.place.mass - MINOR
+
+    def inside(self, end: End) -> Place | None:
+        """The place at which a path reaches typical draws, unless it leads to a mode with hardly any mass."""
+        typical = (step.place for step in end.path if step.value <= self.depth)
+        return next(typical, None) if self.major(end) else None
+
+
+def settled(objective: Objective, found: list[list[Place]]) -> tuple[list[list[Place]], Summit | None]:
+    """Places among typical draws in place of those far below; and the summit, if paths also lead to minor modes.
+
+    From far below, replicas might fall into a mode with hardly any mass, and never leave it. Where no path arrives at a
+    proper mode there is nothing to compare with, and all places are kept.
+    """
+    ends = [[arrive(objective, p.x) for p in places] for places in found]
+    every = [e for of_ensemble in ends for e in of_ensemble]
+    highest = max((e for e in every if e.proper), key=lambda e: e.place.mass, default=None)
+    if highest is None:
+        return found, None
+    top = Summit(highest.place, highest.value + highest.place.x.size + SHALLOW)
+    places = [[top.inside(e) or top.place for e in of_ensemble] for of_ensemble in ends]
+    return places, None if all(map(top.major, every)) else top
 
 
 def scout(objective: Objective, best: Place, rng: np.random.Generator) -> list[Place]:
@@ -107,9 +161,9 @@ def scout(objective: Objective, best: Place, rng: np.random.Generator) -> list[P
         x = objective.passes.rounded(best.x + distance * best.root @ rng.standard_normal(best.x.size))
         if not tame(objective, x):
             continue
-        place = descend(objective, x, arrive=True)
+        place, _, proper, _ = arrive(objective, x)
         known = [best, *found]
-        if place.root is not None and place.mass > best.mass - MINOR and all(apart(place, k) for k in known):
+        if proper and place.mass > best.mass - MINOR and all(apart(place, k) for k in known):
             found.append(place)
     return found
 
@@ -150,35 +204,65 @@ def tame(objective: Objective, x: np.ndarray, most: float = np.inf) -> bool:
     return bool(np.isfinite(value) and value <= most and np.abs(grad).max() < TAME)
 
 
-def descend(objective: Objective, x: np.ndarray, *, arrive: bool = False) -> Place:
-    """Newton steps from x up to the edge of the bulk; the place on the path with the most mass around it.
+class Step(NamedTuple):
+    """A point on the path of Newton steps.
 
-    Where a density has no mode, the path leads into ever narrower places with ever less mass, and ends there. To
-    `arrive` it must reach a mode: otherwise the place has no root.
+    Attributes:
+        place: the point.
+        value: U there.
+        left: gᵀ|H|⁻¹g there.
+        positive: whether the Hessian is positive definite there.
     """
+
+    place: Place
+    value: float
+    left: float
+    positive: bool
+
+
+def path(objective: Objective, x: np.ndarray) -> Iterator[Step]:
+    """The points of damped Newton steps that lower U, beginning with x, as far as Hessians are finite."""
     value, grad, _ = objective.value_and_grad(x)
     if not np.isfinite(value):
         raise ValueError("the log-density or its gradient is not finite at init: choose another init")
-    best, damping = Place(x, None, -np.inf, 0), 1e-3
+    damping = 1e-3
     for step in range(MOST_STEPS + 1):
         hessian = -objective.hessian(x).total
         if not np.isfinite(hessian).all():
-            break
+            return
         model = model_of(hessian, objective.passes.precision)
         place = Place(x, root_of(model), -value + log_volume(model), step)
-        best = max(best, place, key=lambda p: p.mass)
-        left = decrement(model, grad)
-        if arrive and left <= ARRIVED:
-            return place if model.positive else place._replace(root=None)
-        if (left <= BULK * x.size and not arrive) or place.mass < best.mass - LOST:
-            break
+        yield Step(place, value, decrement(model, grad), model.positive)
         moved = improved(objective, x, value, grad, model, damping)
         if moved is None:
-            break
+            return
         x, value, grad, damping = moved
-    if arrive:
-        return best._replace(root=None)
+
+
+def descend(objective: Objective, x: np.ndarray) -> Place:
+    """The place with the most mass around it on the path from x to the edge of the bulk.
+
+    Where a density has no mode, the path leads into ever narrower places with ever less mass, and ends there.
+    """
+    best = Place(x, None, -np.inf, 0)
+    for step in path(objective, x):
+        best = max(best, step.place, key=lambda p: p.mass)
+        if step.left <= BULK * x.size or step.place.mass < best.mass - LOST:
+            break
     return best if best.root is not None else best._replace(root=np.eye(x.size) * 1e-3)
+
+
+def arrive(objective: Objective, x: np.ndarray) -> End:
+    """Where the path from x ends."""
+    best, steps = Place(x, None, -np.inf, 0), []
+    for step in path(objective, x):
+        steps.append(step)
+        best = max(best, step.place, key=lambda p: p.mass)
+        if step.left <= ARRIVED:
+            return End(step.place, step.value, step.positive, steps)
+        if step.place.mass < best.mass - LOST:
+            break
+    return End(best, np.inf, False, steps)
 
 
 def improved(

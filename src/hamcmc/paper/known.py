@@ -32,6 +32,7 @@ class Known(NamedTuple):
         statistic: h of a position, one number for each moment.
         exact: E h.
         starts: ``starts(rng, n)`` draws from the density.
+        posterior: the same density as a posterior.
         minibatch: ``minibatch(key)`` makes the second argument of `grad`.
     """
 
@@ -39,6 +40,7 @@ class Known(NamedTuple):
     statistic: Callable[[Array], Array]
     exact: np.ndarray
     starts: Callable[[np.random.Generator, int], np.ndarray]
+    posterior: Posterior
     minibatch: Callable[[Array], Any] | None = None
 
 
@@ -48,7 +50,8 @@ def ridge() -> Known:
     exact = np.array([proposition.exact_moments()["(x+y)²"]])
     grids = np.linspace(-4, 4, 801), np.linspace(-4, 4, 801)
     starts = _from_grid(_density(lambda x, y: -proposition.potential((x, y)), *grids), *grids)
-    return Known(proposition.grad, lambda x: (x[:1] + x[1:]) ** 2, exact, starts)
+    posterior = Posterior(lambda x: -proposition.potential(x), init=jnp.zeros(2))
+    return Known(proposition.grad, lambda x: (x[:1] + x[1:]) ** 2, exact, starts, posterior)
 
 
 @cache
@@ -68,6 +71,10 @@ def ten() -> Known:
         u = unmix @ theta
         return -(q * u**3 + l * u + k * jnp.tanh(u) + d) @ unmix
 
+    def log_density(theta):
+        u = unmix @ theta
+        return -jnp.sum(q * u**4 / 4 + l * u**2 / 2 + k * jnp.logaddexp(u, -u) + d * u)
+
     grid = np.linspace(-12, 12, 24001)
     potentials = kinds @ np.stack([grid**4 / 4, grid**2 / 2, np.logaddexp(grid, -grid), grid])
     densities = np.exp(potentials.min(1, keepdims=True) - potentials)
@@ -77,7 +84,8 @@ def ten() -> Known:
     def starts(rng, n):
         return np.stack([quantiles[i % 3](rng.random(n)) for i in range(10)], 1) @ mix.T
 
-    return Known(grad, lambda theta: (unmix @ theta) ** 2, second[np.arange(10) % 3], starts)
+    posterior = Posterior(log_density, init=jnp.zeros(10))
+    return Known(grad, lambda theta: (unmix @ theta) ** 2, second[np.arange(10) % 3], starts, posterior)
 
 
 def rare(reduced: bool) -> Known:
@@ -115,7 +123,10 @@ def _rare() -> tuple[Known, Posterior, Array]:
 
     data, precision = jnp.asarray(rows, jnp.float32), jnp.asarray(prior, jnp.float32)
     posterior = Posterior(
-        lambda theta: -0.5 * theta @ precision @ theta, lambda theta, row: jax.nn.log_sigmoid(row @ theta), data
+        lambda theta: -0.5 * theta @ precision @ theta,
+        lambda theta, row: jax.nn.log_sigmoid(row @ theta),
+        data,
+        init=jnp.zeros(2),
     )
 
     def minibatch(key):
@@ -123,7 +134,7 @@ def _rare() -> tuple[Known, Posterior, Array]:
 
     centre = jnp.asarray(mean, jnp.float32)
     starts = _from_grid(density, *grids)
-    target = Known(posterior.grad, lambda theta: (theta - centre) ** 2, exact, starts, minibatch)
+    target = Known(posterior.grad, lambda theta: (theta - centre) ** 2, exact, starts, posterior, minibatch)
     return target, posterior, jnp.asarray(mode, jnp.float32)
 
 

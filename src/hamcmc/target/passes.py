@@ -115,7 +115,8 @@ class Passes:
         """∇² of the log-density (D, D) in two parts, as matrix products."""
         found = self._total(self._second, x, rows, ())[0]
         self.spent += self.dimension * self._share(rows)
-        return Parts(*((h + h.T) / 2 for h in found))
+        with np.errstate(invalid="ignore"):  # a Hessian may overflow; callers look at that
+            return Parts(*((h + h.T) / 2 for h in found))
 
     def products(self, x: np.ndarray, vectors: np.ndarray, rows: np.ndarray | None = None) -> Parts:
         """∇² of the log-density times each row of `vectors` (K, D)."""
