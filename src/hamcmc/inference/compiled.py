@@ -99,6 +99,7 @@ class _Loop:
         sharing = None if batch_size is None else 0  # whether chains share the minibatch: all of the data
         self.each = over_chains(self.one, (0, 0, sharing, None), chains)
         self.at = over_chains(lambda state: self.constrain(state.position), (0,), chains)
+        self.step = jax.jit(self.of_all, inline=True)  # traced once, for its shapes and for the loop
 
     def one(self, key, state, batch, step_size):
         """A step of one chain, or of one ensemble."""
@@ -106,7 +107,7 @@ class _Loop:
         theta = self.constrain(state.position)  # exp(u) may overflow before u does
         return state, info, theta, finite_leaves(state.position) & finite_leaves(theta)
 
-    def step(self, *args):
+    def of_all(self, *args):
         """A step of all chains."""
         state, info, theta, finite = self.each(*args)
         return state, info, self.merged(theta), finite
@@ -129,12 +130,12 @@ class _Loop:
         return minibatch.gather(data, indices[i])
 
     def empty(self, data, state, keys: Keys, weight) -> Segment:
-        """A segment before its first iteration."""
+        """A segment before its first iteration. The shapes are those of the loop, so that one trace serves both."""
         shift = self.merged(self.at(state))
         zeros = jax.tree.map(jnp.zeros_like, shift)
         indices = jnp.zeros((self.block, self.chains, self.batch_size or 0), int)
         batch = jax.eval_shape(self.fetch, data, indices, 0, 0, 0)
-        _, info, theta, finite = jax.eval_shape(self.step, keys.step, state, batch, 1.0)
+        _, info, theta, finite = jax.eval_shape(self.step, keys.step, state, batch, jnp.ones_like(weight))
 
         def buffer(shape):
             """Room for what is recorded at each draw."""
