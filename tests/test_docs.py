@@ -47,11 +47,6 @@ def blocks(text: str) -> list[tuple[int, str]]:
 
 OTHERWISE_TESTED = ("interoperability.md",)  # tests/interop covers what it calls
 LONG = ("README.md", "first-posterior.md")  # runs that repay the time to optimise their programs
-FEWER = {  # rows than a page says, which take less time and go the same way
-    "README.md": ("10_000", "2_000"),
-    "first-posterior.md": ("2000", "500"),
-    "tutorial.md": ("2_000", "500"),
-}
 
 
 @pytest.mark.parametrize(
@@ -64,10 +59,7 @@ def test_samples_run(page, request, tmp_path, monkeypatch):
         request.getfixturevalue("optimised")
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "sample"}
-    rows, fewer = FEWER.get(page.name, ("", ""))
-    text = page.read_text()
-    assert rows in text
-    for line, code in blocks(text.replace(rows, fewer) if rows else text):
+    for line, code in blocks(page.read_text()):
         exec(compile("\n" * line + code, str(page), "exec"), names)
 
 
