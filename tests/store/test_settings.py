@@ -73,6 +73,9 @@ def test_a_run_of_the_first_version_resumes(old, short_segments):
     if (cut == expected[:, :10]).all():
         assert_array_equal(theta, expected)
         assert_array_equal(resumed.mean["theta"], whole.mean["theta"])
+    elif name in ("ensemble_hamcmc", "ensemble_adjusted"):  # their H has bounds since then, so the rest differs
+        assert np.isfinite(theta).all()
+        assert len(np.unique(theta[0, 10:, 0])) > 1
     else:
         assert_allclose(theta, expected, rtol=1e-3, atol=1e-4)
 

@@ -113,7 +113,7 @@ def volatility_centred() -> zoo.Case:
         return volatility_prior(p) + states + normal(y, 0.0, jnp.exp(h / 2))
 
     support = {"phi": share, "sigma": positive}
-    nuts = {"target_accept_prob": 0.95, "thin": 4}
+    nuts = {"target_accept_prob": 0.95, "thin": 16}
     return zoo.Case(hamcmc.Posterior(log_density, support=support), volatility_start(300, "h"), nuts=nuts)
 
 
