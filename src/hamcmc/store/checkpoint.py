@@ -75,17 +75,20 @@ def pack(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
     return {f"{prefix}.{i}": np.asarray(x) for i, x in enumerate(jax.device_get(jax.tree.leaves(tree)))}
 
 
+OTHER = (
+    "the checkpoint belongs to another sampler or model, or to a version of hamcmc whose sampler had another state "
+    "(resume it with the version that run.json names)"
+)
+
+
 def unpack(arrays: Mapping[str, np.ndarray], prefix: str, like: PyTree) -> PyTree:
     """The inverse of :func:`pack`; raises where a shape or a type differs from that of `like`."""
     leaves, treedef = jax.tree.flatten(like)
     try:
         found = [arrays[f"{prefix}.{i}"] for i in range(len(leaves))]
     except KeyError as error:
-        raise DamagedRun(f"the checkpoint belongs to another sampler or model: {error} is missing") from error
+        raise DamagedRun(f"{OTHER}: {error} is missing") from error
     for old, new in zip(leaves, found):
         if old.shape != new.shape or old.dtype != new.dtype:
-            raise DamagedRun(
-                "the checkpoint belongs to another sampler or model: "
-                f"it has {new.dtype}{new.shape} where {old.dtype}{old.shape} is expected"
-            )
+            raise DamagedRun(f"{OTHER}: it has {new.dtype}{new.shape} where {old.dtype}{old.shape} is expected")
     return treedef.unflatten(found)
