@@ -228,7 +228,8 @@ def _halve(
         alive = [a for a in ranked[:keep] if not a.found.out]
         if not alive:
             raise ValueError(
-                f"no step size in {space['step_size']} was stable; give search={{'step_size': (low, high)}}"
+                f"no step size in {space['step_size']} was stable: give a step_size, call hamcmc.tune with "
+                "search={'step_size': (low, high)}, or sample with sampler=\"auto\", which searches for none"
             )
         best = alive[0]
         family = [s for s in seen if s.is_like(best)]
