@@ -185,7 +185,7 @@ def large_data(quick: bool) -> Table:
                 "variances": f"{ratio.min():.3f} … {ratio.max():.3f}",
                 "reference ±": f"{100 * error:.1f} %",
                 "least ESS": int(np.min([np.min(ess["ess_bulk"]), np.min(ess["ess_tail"])])),
-                **{k: f"{v:.1f} s" for k, v in result.meta["costs"].items()},
+                **{f"{k}, s": round(v, 1) for k, v in result.meta["costs"].items()},
             }
         )
         print(rows[-1], flush=True)

@@ -145,6 +145,17 @@ def test_noisy_gradients(tmp_path):
     assert excess == pytest.approx(1.17, abs=0.12)  # a hundredth of 17 times the variance too much
 
 
+def test_a_minibatch_has_an_optimum_of_its_own():
+    """A good run on 10⁶ rows, of which 256 are looked at: by their log-density the best start is far better."""
+    data = lg.simulate(np.random.default_rng(0), 1_000_000, np.eye(2), 10.0)
+    posterior, mode = lg.linear_gaussian(data, 10.0), jnp.asarray(lg.exact(data, 10.0).mean, jnp.float32)
+    reduced = hamcmc.control_variate(posterior, mode)
+    scale = np.sqrt(10.0 / 1_000_000)
+    init = lambda key: mode + scale * jax.random.normal(key, (2,))
+    settings = {"batch_size": 20, "chains": 40, "progress": False}
+    hamcmc.sample(reduced, "sgld", init, step_size=0.3 * scale**2, num_samples=400, **settings)
+
+
 def test_heavy_tails():
     """SGLD with large steps wanders about in the tails. The step of the message brings it back."""
     settings = {"init": {"x": jnp.zeros(20)}, "num_samples": 1500, "chains": 4, "progress": False}

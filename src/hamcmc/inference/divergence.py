@@ -6,7 +6,8 @@ There are two signs, both in nats per dimension:
   ratio is 1 at the right spread, T where the variances of a Gaussian are T times too large, and ν + 1 for draws that
   wander in the tails of a Student-t(ν). Probability mass at the end of a support makes it less than 1.
 * **Energy.** Draws that froze far away do not spread, but the start was better. A draw of a posterior is about one nat
-  per dimension below its mode, and a start is no better than the mode.
+  per dimension below its mode, and a start is no better than the mode. That holds on all data alone: a minibatch has
+  an optimum of its own, √(N/n) nats away.
 
 A Metropolis test keeps the posterior at every step, so samplers that need all data are not watched. For the others a
 few draws from each of about twenty windows of a run are looked at, on one minibatch. What is common to its gradients
@@ -44,7 +45,8 @@ class Window(NamedTuple):
         first: the number of the window's first draw.
         g: gradients.
         left: how far the positions are from the best start.
-        energy: by how much the log-density is below that of the best start, per dimension; (draw, chain).
+        energy: by how much the log-density is below that of the best start, per dimension; (draw, chain). 0 where
+            a minibatch stands for the data.
     """
 
     first: int
@@ -132,6 +134,7 @@ def build(job: Job) -> Callable:
         x, g, value = (np.asarray(a, float) for a in found)
         best = int(np.argmax(np.nan_to_num(value[-1], nan=-np.inf)))
         energy = np.nan_to_num((value[-1, best] - value[:-1]) / x.shape[-1], nan=np.inf)
+        energy = energy if data is None else np.zeros_like(energy)
         return g[:-1], x[:-1] - x[-1, best], energy
 
     return measure
