@@ -9,6 +9,7 @@ import jax
 
 from tests import zoo
 from tests.zoo import compare, posteriordb, references, runner
+from tests.zoo import page as pages
 
 
 def main() -> int:
@@ -26,7 +27,12 @@ def main() -> int:
     run.add_argument("--resume", action="store_true", help="keep the runs that are in the file of results")
     run.add_argument("--limit", type=float, default=600.0, help="seconds for one run")
     run.add_argument("--options", type=json.loads, default={}, help="further arguments of hamcmc.sample, as JSON")
+    page = commands.add_parser("page", help="make docs/zoo.md from files of results, which are kept")
+    page.add_argument("files", nargs="*", type=Path)
     given = parser.parse_args()
+    if given.command == "page":
+        pages.main(given.files)
+        return 0
     if posteriordb.MISSING:
         print(f"Note: {posteriordb.MISSING}.", file=sys.stderr)
     if given.command == "list":

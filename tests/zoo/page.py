@@ -1,0 +1,115 @@
+"""The page ``docs/zoo.md`` from kept results: ``python -m tests.zoo page FILE…`` renews both."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from tests import zoo
+from tests.zoo import compare, posteriordb, references, runner
+
+KEPT = Path(__file__).parent / "results.json"
+PAGE = Path(__file__).parents[2] / "docs" / "zoo.md"
+FIELDS = ("case", "seed", "precision", "hard", "kind", "word", "reason", "mean", "sd", "mean_of", "sd_of", "right")
+NUMBERS = ("min_ess", "seconds", "cpu_seconds")
+MARKS = {compare.RIGHT: "right", compare.DOUBTED: "*doubted*", compare.SAID: "**said**", compare.CRASHED: "crashed"}
+
+
+def keep(files: list[Path]) -> dict[str, Any]:
+    """Join files of results, without what the page does not need, and keep them."""
+    parts = [json.loads(f.read_text()) for f in files]
+    runs = [{k: r.get(k) for k in FIELDS + NUMBERS} for p in parts for r in p["runs"]]
+    order = {n: i for i, n in enumerate(zoo.names())}
+    runs.sort(key=lambda r: (order.get(r["case"], len(order)), r["precision"], r["seed"]))
+    kept = {k: parts[-1][k] for k in ("date", "versions", "machine", "options")} | {"runs": runs}
+    runner.save(KEPT, kept)
+    return kept
+
+
+def write(kept: dict[str, Any]) -> None:
+    """Write the page."""
+    runs = kept["runs"]
+    own = [r for r in runs if "-" not in r["case"]]
+    PAGE.write_text(
+        INTRODUCTION.format(cases=len({r["case"] for r in own}), date=kept["date"][:10])
+        + "\n".join(f"- {text}" for text in sentences(runs))
+        + "\n\n"
+        + "\n".join(table(runs))
+        + "\n"
+    )
+
+
+def sentences(runs: list[dict[str, Any]]) -> list[str]:
+    """The totals."""
+    found = []
+    for precision in sorted({r["precision"] for r in runs}):
+        mine = [r for r in runs if r["precision"] == precision]
+        right, kinds = sum(bool(r["right"]) for r in mine), [r["kind"] for r in mine]
+        seeds = sorted({r["seed"] for r in mine})
+        found.append(
+            f"**{precision}**, seeds {', '.join(map(str, seeds))}: {right} of {len(mine)} runs are right "
+            f"({right / len(mine):.0%}). Of the others the verdict warns in {kinds.count(compare.SAID)}, "
+            f"{kinds.count(compare.CRASHED)} gave no answer, and **{kinds.count(compare.SILENT)} were silent "
+            f"failures**. {kinds.count(compare.DOUBTED)} right runs were called not converged, and "
+            f"{kinds.count(compare.SLANDERED)} wrong."
+        )
+    behind = sorted({r["case"] for r in runs if not r["right"] and references.nuts_right(r["case"])})
+    found.append(
+        "NUTS (NumPyro, 4 chains of 500 + 500) is right and a run of ours is not: "
+        + (", ".join(behind) or "nowhere")
+        + "."
+    )
+    return found
+
+
+def table(runs: list[dict[str, Any]]) -> list[str]:
+    """One row for each case."""
+    rows = [
+        "| posterior | parameters | rows | float32 | float64 | worst mean (sd) | worst sd | least ESS | NUTS |",
+        "| --- | ---: | ---: | --- | --- | ---: | ---: | ---: | --- |",
+    ]
+    known = set(zoo.names())
+    for name in dict.fromkeys(r["case"] for r in runs):
+        mine = [r for r in runs if r["case"] == name]
+        size, count = ("", "")
+        if name in known:
+            case = zoo.case(name)
+            init = case.init(jax.random.key(0)) if callable(case.init) else case.init
+            size, count = f"{sum(x.size for x in jax.tree.leaves(init)):,}", f"{case.posterior.size:,}"
+        words = [
+            ", ".join(MARKS.get(r["kind"], f"**{r['kind']}**") for r in mine if r["precision"] == p)
+            for p in ("float32", "float64")
+        ]
+        nuts = {True: "right", False: "wrong"}.get(references.nuts_right(name), "–")
+        worst = [max((r[k] for r in mine if r[k] is not None), default=float("nan")) for k in ("mean", "sd")]
+        least = min((r["min_ess"] for r in mine if r["min_ess"] is not None), default=0)
+        numbers = f"{worst[0]:.3f} | {worst[1]:.1%} | {least:,.0f}"
+        rows.append(f"| {name} | {size} | {count} | {words[0]} | {words[1]} | {numbers} | {nuts} |")
+    return rows
+
+
+INTRODUCTION = """# The zoo
+
+How often is `hamcmc.sample(posterior)` right, with nothing set, and does it know when it is not? {cases} posteriors of
+our own and some of posteriordb (names from a to h) answer that. Their marginals are known exactly or from long runs of
+NUTS. They include regressions of every kind, columns in dollars and in thousandths, hierarchies in both
+parameterizations, a funnel, a banana, a quartic ridge, Student-t with 3 degrees of freedom and with 1, mixtures, time
+series, Gaussian processes, hidden Markov models, differential equations and a thousand dimensions.
+
+A run is **right** if every mean is within 0.1 standard deviations and every standard deviation within 10 % (medians
+and quantile ranges where moments do not exist). **said** means that it is not right, and that the verdict is "not
+converged" or "wrong". *doubted* means that it is right, but called "not converged". A run that is not right and called
+"good" or "usable" would be a silent failure.
+
+Measured up to {date}, on two busy cores. `make zoo` repeats it, `tests/zoo/results.json` has every run, and
+`python -m tests.zoo page` makes this page from it.
+
+"""
+
+
+def main(files: list[Path]) -> None:
+    """Renew what is kept, if there are files, and the page."""
+    write(keep(files) if files else json.loads(KEPT.read_text()))
+    if posteriordb.MISSING:
+        print(f"Sizes of posteriordb's models are left out: {posteriordb.MISSING}.")
