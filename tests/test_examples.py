@@ -19,13 +19,23 @@ SAID = {
 LONG = ("run_on_disk", "your_own_loop")  # runs that repay the time to optimise their programs
 
 
-@pytest.mark.parametrize("name", SAID)
+RUN_BY_ITS_PAGE = "first_posterior"  # which tests/test_docs.py runs
+
+
+@pytest.mark.parametrize("name", sorted(SAID.keys() - {RUN_BY_ITS_PAGE}))
 def test_an_example_runs(name, request, tmp_path, monkeypatch, capsys):
     if name in LONG:
         request.getfixturevalue("optimised")
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert SAID[name] in capsys.readouterr().out
+
+
+def test_the_first_one_is_that_of_its_page():
+    page = (EXAMPLES.parent / "docs" / "first-posterior.md").read_text()
+    _, _, code = (EXAMPLES / f"{RUN_BY_ITS_PAGE}.py").read_text().partition('"""\n\n')
+    assert f"```python\n{code}```" in page
+    assert f"    {SAID[RUN_BY_ITS_PAGE]}" in page
 
 
 def test_every_example_is_short_and_tested():
