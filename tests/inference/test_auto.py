@@ -94,7 +94,7 @@ def test_too_few_effective_draws_make_it_longer(monkeypatch, tmp_path):
     assert said[-1].draws == found.draws == QUICKLY["num_samples"]
     notes = [s.note for s in said if s.phase == "plan"]
     assert len(notes) == 2
-    assert f"every {thin}th iteration is stored" in notes[1]
+    assert f"one iteration in {thin} is stored" in notes[1]
     again = hamcmc.sample(normal(), **QUICKLY | {"thin": thin})
     np.testing.assert_array_equal(found.posterior["a"], again.posterior["a"])
     assert again.settings["plan"]["thin"] == 1  # what was given is not planned

@@ -111,4 +111,4 @@ def test_the_longer_plan_says_so():
     plan = decide(KNOWN)
     made = lengthened(plan, 4)
     assert made.thin == 4 * plan.thin
-    assert f"every {4 * plan.thin}th iteration" in made.reason
+    assert f"one iteration in {4 * plan.thin} is stored" in made.reason

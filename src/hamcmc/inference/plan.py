@@ -165,7 +165,7 @@ def longer(short: float, seconds: float) -> int:
 
 def lengthened(plan: Plan, factor: int) -> Plan:
     """The plan of a run that is so many times as long."""
-    why = f"; every {factor * plan.thin}th iteration is stored, because a shorter run had too few effective draws"
+    why = f"; one iteration in {factor * plan.thin} is stored, because a shorter run had too few effective draws"
     return plan._replace(thin=factor * plan.thin, reason=plan.reason + why)
 
 
