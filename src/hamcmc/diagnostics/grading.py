@@ -27,6 +27,7 @@ OVERWHELMING = 1.0  # an error beyond which a run is wrong even if it also has t
 ALARM = 1e-3  # probability that chance alone makes any of the statistics significant
 RARELY = 0.05  # the same, where the standard errors are so small that nothing but an error is to be expected
 CAUTION = 1.5  # standard errors from few clusters and skewed terms are too small: measured on exact draws
+MANY = 100  # parameters beyond which there are fewer than four draws for each, and standard errors are less sure
 RESOLVED = 0.05  # standard errors above this cannot exclude an error that matters
 STEADY = 0.5  # share of an error that must not come from two clusters of draws
 FEWEST_EFFECTIVE = {True: 3.0, False: 10.0}  # per half-chain, for the noise of R-hat; fewer if ensembles agree as well
@@ -82,9 +83,10 @@ def _stein(m: Measured) -> Iterator[Reason]:
         return
     if m.unconfronted:
         yield Reason(GOOD, 0.0, f"the gradients were not confronted everywhere: {m.unconfronted}")
+    usual = CAUTION if len(m.stein.mean.error) > MANY else 1.0
     for what, statistic, material, caution in (
-        ("the mean of {} is off by {:+.2f} ± {:.2f} standard deviations", m.stein.mean, MATERIAL, 1.0),
-        ("the standard deviation of {} is off by {:+.0%} ± {:.0%}", m.stein.sd, MATERIAL, 1.0),
+        ("the mean of {} is off by {:+.2f} ± {:.2f} standard deviations", m.stein.mean, MATERIAL, usual),
+        ("the standard deviation of {} is off by {:+.0%} ± {:.0%}", m.stein.sd, MATERIAL, usual),
         ("the tails of {} are off by {:+.0%} ± {:.0%}", m.stein.tail, MATERIAL_TAIL, CAUTION),
     ):
         grades = stein_grades(m, statistic, material, caution)
