@@ -47,8 +47,10 @@ def sentences(runs: list[dict[str, Any]]) -> list[str]:
         mine = [r for r in runs if r["precision"] == precision]
         right, kinds = sum(bool(r["right"]) for r in mine), [r["kind"] for r in mine]
         seeds = sorted({r["seed"] for r in mine})
+        every = len(mine) == len(seeds) * len({r["case"] for r in mine})
+        which = ", ".join(map(str, seeds)) + ("" if every else ", not every posterior with each of them")
         found.append(
-            f"**{precision}**, seeds {', '.join(map(str, seeds))}: {right} of {len(mine)} runs are right "
+            f"**{precision}**, seeds {which}: {right} of {len(mine)} runs are right "
             f"({right / len(mine):.0%}). Of the others the verdict warns in {kinds.count(compare.SAID)}, "
             f"{kinds.count(compare.CRASHED)} gave no answer, and **{kinds.count(compare.SILENT)} were silent "
             f"failures**. {kinds.count(compare.DOUBTED)} right runs were called not converged, and "
