@@ -122,7 +122,13 @@ RESTING, LANGEVIN, ADJUSTED, HAMILTONIAN, UNDERDAMPED = (
 MUTATIONS = [
     # (file, text, broken text, check, sampler)
     (RESTING, "jnp.sqrt(2 * step_size)", "jnp.sqrt(step_size)", check_gaussian, "ensemble-newton"),
-    (RESTING, "step_size * d.drift)", "-step_size * d.drift)", check_gaussian, "ensemble-newton"),
+    (
+        RESTING,
+        "drift, own = step_size * d.drift",
+        "drift, own = -step_size * d.drift",
+        check_gaussian,
+        "ensemble-newton",
+    ),
     (RESTING, "1 - step_size * factor.newton / 2", "1 - 0 * factor.newton", check_gaussian, "ensemble-newton"),
     (  # H from the half that moves
         LANGEVIN,
@@ -146,8 +152,8 @@ MUTATIONS = [
     (UNDERDAMPED, "jnp.sqrt(1 - kept**2) * z", "jnp.sqrt(1 - kept) * z", check_quartic, "ensemble-underdamped"),
     (
         UNDERDAMPED,
-        "kick(p, force(s, g), h / 2)",
-        "kick(p, force(s, g), h)",
+        "kick(p, slowed(force(s, g), s.slow), h / 2)",
+        "kick(p, slowed(force(s, g), s.slow), h)",
         check_quartic,
         "ensemble-underdamped",
     ),
