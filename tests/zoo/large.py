@@ -102,7 +102,8 @@ def onehot_rows() -> zoo.Case:
     """Logistic regression with 30 000 rows on 80 one-hot columns of 8 attributes; some levels are rare."""
     rng = np.random.default_rng(116)
     x, y = onehot_data(rng, 30_000, 8, 10)
-    return zoo.Case(hamcmc.Posterior(normal, logistic_likelihood, (x, y)), jnp.zeros(80), slow=True, nuts=MANY)
+    nuts = {**MANY, "samples": 2000}
+    return zoo.Case(hamcmc.Posterior(normal, logistic_likelihood, (x, y)), jnp.zeros(80), slow=True, nuts=nuts)
 
 
 @zoo.model

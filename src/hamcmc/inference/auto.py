@@ -14,6 +14,7 @@ from hamcmc import samplers
 from hamcmc._types import Facts, PyTree, Record
 from hamcmc.inference.arguments import Init, init_of
 from hamcmc.inference.job import batch_size_of, parameters
+from hamcmc.inference.modes import surveyed
 from hamcmc.inference.plan import Measured, Plan, decide
 from hamcmc.inference.progress import Progress, Status
 from hamcmc.inference.starts import spread_starts
@@ -22,7 +23,7 @@ from hamcmc.samplers.registry import takes
 from hamcmc.store.checkpoint import Checkpoint
 from hamcmc.store.files import reading
 from hamcmc.target.estimators import control_variate
-from hamcmc.target.mode import Laplace, laplace
+from hamcmc.target.mode import Laplace, approximated, prepared
 from hamcmc.target.noise import gradient_noise
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.whitened import Whitened
@@ -90,7 +91,8 @@ def prepare(
         if plan == "seconds":
             facts = facts._replace(seconds=gradient_seconds(posterior, like, facts.replicas))
         elif plan == "mode":
-            found = laplace(posterior, first, seed=seed)
+            passes, _ = prepared(posterior, first, seed)
+            found = surveyed(passes, approximated(passes, like, seed=seed), passes.flat(like), seed)
             square = found.precision.ndim == 2
             facts = facts._replace(mode=found.converged, why=found.reason, square=square)
         elif found is not None:

@@ -37,7 +37,7 @@ class Measured(NamedTuple):
         batch_size: the batch size that was asked for, which asks for minibatches; None if it was not.
         quick: whether a rough count of operations already says that all data are affordable.
         seconds: one gradient on all data for all replicas.
-        mode: whether a mode with a positive definite Hessian was found.
+        mode: whether a mode with a positive definite Hessian was found, and no other with a share of the mass.
         why: the reason that the search for it gave.
         noise: λ, the largest eigenvalue of the gradient's covariance for a minibatch of one row, with control variates
             and rows drawn by importance, in coordinates in which the Hessian is the identity (:class:`~hamcmc.Noise`).
@@ -108,7 +108,7 @@ def decide(facts: Measured) -> Plan | Missing:
         if facts.streamed or asked:
             remedy = "Load the data into memory" if facts.streamed else "Leave batch_size out"
             raise ValueError(
-                f"{what}: minibatches need a mode to reduce their noise around, and there is none: {facts.why}. "
+                f"{what}: minibatches need one mode to reduce their noise around, but: {facts.why}. "
                 f"{remedy}, or give sampler=, step_size= and batch_size="
             )
         return on_all_data(f"{what}: all data at every step although {slow}, because {facts.why}")

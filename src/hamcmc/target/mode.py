@@ -123,7 +123,22 @@ def laplace(
         ValueError: the log-density, or its derivatives, are not finite at the start, or there is none.
     """
     begin = time.perf_counter()
-    passes, position = _prepared(posterior, init, seed)
+    passes, position = prepared(posterior, init, seed)
+    found = approximated(passes, position, seed=seed, iterations=iterations, tolerance=tolerance, dense=dense)
+    return found._replace(seconds=time.perf_counter() - begin)
+
+
+def approximated(
+    passes: Passes,
+    position: PyTree,
+    *,
+    seed: int = 0,
+    iterations: int = 100,
+    tolerance: float = 1e-3,
+    dense: int = DENSE,
+) -> Laplace:
+    """What :func:`laplace` returns, from programs that are compiled and an unconstrained position to start from."""
+    begin = time.perf_counter()
     found = _search(passes, position, None, seed, iterations, tolerance, dense)
     size = max(1, passes.posterior.size)
     if found.model is not None and found.hessian is not None:
@@ -178,7 +193,7 @@ def find_mode(
     Warns:
         UserWarning: the search did not converge, with the reason. :func:`laplace` returns it as a value.
     """
-    passes, position = _prepared(posterior, parameters, seed)
+    passes, position = prepared(posterior, parameters, seed)
     rows = None
     if batch_size is not None:
         n = _check.at_least("batch_size", batch_size, 1)
@@ -193,7 +208,8 @@ def find_mode(
     return passes.posterior.constrain(passes.position(found.x))
 
 
-def _prepared(posterior: Posterior, init: PyTree, seed: int) -> tuple[Passes, PyTree]:
+def prepared(posterior: Posterior, init: PyTree, seed: int) -> tuple[Passes, PyTree]:
+    """The sums over the data of a posterior, and the unconstrained position of `init`."""
     posterior = plain(posterior)
     given: Any = getattr(posterior, "init", None) if init is None else init
     if given is None:

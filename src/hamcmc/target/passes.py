@@ -45,6 +45,7 @@ class Passes:
         dimension: D.
         kind: the type of the session's positions. Positions are rounded to it (:meth:`rounded`).
         double: whether programs run in double precision.
+        chunk: rows of a chunk.
         spent: the work so far, in gradients on all data. A Hessian costs as much as D of them.
     """
 
@@ -54,8 +55,8 @@ class Passes:
         self.dimension, self.kind, self.spent = flat.size, np.dtype(flat.dtype), 0.0
         leaves = jax.tree.leaves(posterior.data)
         widest = max([self.dimension, *(int(np.prod(x.shape[1:])) for x in leaves)])
-        self._rows = min(posterior.size, max(1, min(MOST_ROWS, CHUNK // widest)))
-        self._block = min(self.dimension, max(1, BLOCK // (max(1, self._rows) * self.dimension)))
+        self.chunk = min(posterior.size, max(1, min(MOST_ROWS, CHUNK // widest)))
+        self._block = min(self.dimension, max(1, BLOCK // (max(1, self.chunk) * self.dimension)))
         self._sums, self._second, self._products = map(jax.jit, (self._first, self._hessian, self._along))
         # JAX converts a NumPy array that a model closes over only once, and keeps the outcome as long as something
         # refers to it. So the session comes first, and what it got is held: otherwise the session would later meet
@@ -145,7 +146,7 @@ class Passes:
         if self.posterior.size == 0:
             yield None, None, None
             return
-        count, length = self.posterior.size if rows is None else len(rows), self._rows
+        count, length = self.posterior.size if rows is None else len(rows), self.chunk
         for start in range(0, count, length):
             place = np.arange(start, start + length)
             weights = self._device((place < count).astype(np.float64))
