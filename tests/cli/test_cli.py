@@ -1,5 +1,6 @@
 """The shell, as a person uses it: commands, messages, exit codes."""
 
+import itertools
 import json
 import os
 import re
@@ -257,6 +258,24 @@ def test_failed_runs_exit_1(folder, shell):
         code, text = shell(command, folder)
         assert code == 1
         assert "is not a run" in text
+
+
+def test_diverged_runs_exit_1(folder, shell):
+    """Steps that leave the posterior: where, in which parameter, and a smaller step; what was drawn is kept."""
+    (folder / "tails.py").write_text(
+        "import hamcmc, jax.numpy as jnp\n"
+        'init = {"x": jnp.zeros(20)}\n'
+        "def posterior():\n"
+        '    return hamcmc.Posterior(lambda p: -2 * jnp.sum(jnp.log1p(p["x"] ** 2 / 3)))\n'
+    )
+    options = {"--sampler": "sgld", "--step-size": 20, "--num-samples": 1500, "--chains": 4, "--out": "tails"}
+    code, text = shell("sample", "tails.py", *itertools.chain(*options.items()), "-q")
+    assert code == 1, text
+    assert re.search(r"left the posterior by iteration \d+, the most in parameter x: .* Try a smaller step size", text)
+    assert Result.open(folder / "tails").meta["status"] == "failed"
+    code, text = shell("resume", "tails", "-q")
+    assert code == 1
+    assert "cannot be resumed" in text
 
 
 def test_resume_refuses_a_changed_model_and_other_data(folder, shell):

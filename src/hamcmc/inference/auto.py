@@ -30,6 +30,8 @@ from hamcmc.target.whitened import Whitened
 
 QUICK = 2e7  # operations of one gradient of all replicas, below which all data are affordable without a measurement
 
+LEFT_OUT = "; no replica starts at modes with less than e⁻¹² of the mass, of which there are some"
+
 
 class Prepared(NamedTuple):
     """All that an automatic run needs.
@@ -105,6 +107,7 @@ def prepare(
     else:
         made = spread_starts(posterior, first, plan.ensembles, trial.replicas, seed)
         arrays, gradients = {"centre": made.centre, "root": made.root, "white": made.white}, made.gradients
+        plan = plan._replace(reason=plan.reason + LEFT_OUT) if made.left_out else plan
     account = {"gradients": gradients, "seconds": time.perf_counter() - began}
     return assemble(posterior, like, plan, arrays, account)
 

@@ -74,6 +74,7 @@ class Starts(NamedTuple):
         white: z (ensemble, replica, D) of each replica, whose position is c + S z.
         like: an unconstrained position, for its structure.
         gradients: the work, in gradients on all data.
+        left_out: whether descents also came upon modes with hardly any mass, at which no replica starts.
     """
 
     centre: np.ndarray
@@ -81,6 +82,7 @@ class Starts(NamedTuple):
     white: np.ndarray
     like: PyTree
     gradients: float
+    left_out: bool
 
 
 def spread_starts(posterior: Posterior, parameters: PyTree, ensembles: int, replicas: int, seed: int) -> Starts:
@@ -113,7 +115,7 @@ def spread_starts(posterior: Posterior, parameters: PyTree, ensembles: int, repl
                 inside = top.inside(arrive(objective, x))
                 x = inside.x if inside is not None else spread(objective, top.place, first, rng)
             white[e, r] = x - best.x if best.root is None else np.linalg.solve(root, x - best.x)
-    return Starts(best.x, root, white, like, passes.spent)
+    return Starts(best.x, root, white, like, passes.spent, top is not None)
 
 
 class Summit(NamedTuple):
