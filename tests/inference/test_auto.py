@@ -81,6 +81,7 @@ def test_no_replica_starts_in_a_mode_that_does_not_matter(monkeypatch, broken):
     x = (found.white @ found.root.T + found.centre).reshape(-1, 2)
     lost = np.linalg.norm(x - 5, axis=1) < 1
     assert lost.any() == broken
+    assert found.left_out != broken
     assert (np.linalg.norm(x[~lost], axis=1) < 6).all()
 
 
@@ -213,3 +214,4 @@ def test_a_single_mode_is_not_seen_twice():
     for log_density in (lambda x: -0.5 * jnp.sum(x**2), lambda x: -2 * jnp.sum(jnp.log1p(x**2 / 3))):
         made = spread_starts(hamcmc.Posterior(log_density), jnp.zeros(3), 2, 8, seed=0)
         assert np.abs(made.white @ made.root.T + made.centre).max() < 12
+        assert not made.left_out
