@@ -77,7 +77,7 @@ def test_no_replica_starts_in_a_mode_that_does_not_matter(monkeypatch, broken):
     if broken:
         monkeypatch.setattr(starts, "MINOR", np.inf)
         monkeypatch.setattr(starts, "SHALLOW", np.inf)
-    found = spread_starts(hamcmc.Posterior(beside_a_minor_mode), jnp.full(2, 4.5), 2, 16, seed=0)
+    found = spread_starts(hamcmc.Posterior(beside_a_minor_mode), jnp.full(2, 4.95), 2, 16, seed=0)
     x = (found.white @ found.root.T + found.centre).reshape(-1, 2)
     lost = np.linalg.norm(x - 5, axis=1) < 1
     assert lost.any() == broken
