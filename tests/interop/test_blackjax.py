@@ -56,7 +56,7 @@ class TestOursInTheirLoop:
 
     @pytest.mark.slow
     def test_a_minibatch_that_stays_the_same_is_seen(self, target, optimised):
-        with mutant("interop/blackjax.py", "minibatch_indices(key, state.step,", "minibatch_indices(walk, 0,") as package:
+        with mutant("interop/blackjax.py", "_indices(key, state.step,", "_indices(walk, 0,") as package:
             import hamcmc.interop  # noqa: F401 (of the mutant)
 
             with pytest.raises(AssertionError, match="off|\\["):

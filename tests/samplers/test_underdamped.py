@@ -102,3 +102,27 @@ def test_a_distant_start_is_not_taken_for_noise():
     found, states = run(hamcmc, noise=0.0, **settings)
     assert found.mean() < 10
     np.testing.assert_array_equal(states.last.slow, 1)
+
+
+def check_lost_replica(package):
+    """On a quartic density one replica begins far away, where its gradient could throw all of them out; it comes in."""
+    sampler = package.ensemble_underdamped(lambda x, _: -(x**3), pairs=3, metric=None)
+    start = jax.random.normal(jax.random.key(0), (sampler.replicas, 2)).at[1].set(30.0)
+
+    def step(t, state):
+        return sampler.step(jax.random.fold_in(jax.random.key(1), t), state, None, 0.1)[0]
+
+    state = jax.jit(lambda: jax.lax.fori_loop(0, 500, step, jax.tree.map(jnp.asarray, sampler.init(start))))()
+    assert (np.abs(state.position) < 25).all(), "off: a replica is lost"
+
+
+def test_a_lost_replica_comes_back():
+    check_lost_replica(hamcmc)
+
+
+def test_it_would_be_lost():
+    with (
+        mutant(UNDERDAMPED, "(replica_axis(kept, x) * x)", "x") as package,
+        pytest.raises(AssertionError, match="off"),
+    ):
+        check_lost_replica(package)

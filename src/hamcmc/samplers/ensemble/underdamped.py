@@ -15,10 +15,12 @@ from hamcmc.samplers.ensemble.resting import (
     EnsembleInfo,
     Resting,
     RestingHalf,
+    cut,
     half_move_info,
     halves,
     joined,
     replica_axis,
+    row_squares,
 )
 from hamcmc.samplers.sghmc import kick
 
@@ -136,7 +138,7 @@ def ensemble_underdamped(
         step_size = step_size * half.pace(state.step) * first
         (x, p), (x_rest, p_rest) = halves((state.position, state.momentum), state.step)
         at_rest = each(x_rest, minibatch)
-        pull = force(state.last, at_rest)
+        pull = tamed(force(state.last, at_rest), step_size)
         noise = state.noise + measured(state, pull, step_size * (2 - a)) * 2 / (
             state.step + 2
         )  # an average that forgets the beginning
@@ -186,7 +188,7 @@ def transition(
     h, kept = jnp.sqrt(2 * step_size), 1 - friction
     key_noise, key_fold = jax.random.split(key)
     z = standard_normal(key_noise, x)
-    p = kick(p, slowed(force(s, g), s.slow), h / 2)
+    p = kick(p, slowed(tamed(force(s, g), step_size), s.slow), h / 2)
     z = jax.tree.map(lambda z: jnp.sqrt(1 - kept**2) * z, z)
     # The two A, with the momentum before and after the friction, are one move with their sum.
     drift = push(s, slowed(jax.tree.map(lambda p: h / 2 * (1 + kept) * p, p), s.slow))
@@ -213,6 +215,13 @@ def steeper(old: Float[Array, ""], new: Float[Array, ""], steps: Int[Array, ""])
     """
     share, largest = 2 / (jnp.maximum(steps, 0) + 2), jnp.maximum(jnp.maximum(old, new), jnp.finfo(new.dtype).tiny)
     return largest * ((1 - share) * (old / largest) ** 4 + share * (new / largest) ** 4) ** 0.25
+
+
+def tamed(pull: PyTree, step_size: Scalar) -> PyTree:
+    """Forces Sᵀg, those beyond what a step believes cut to that: their mean moves all replicas."""
+    size = sum(x[0].size for x in jax.tree.leaves(pull))
+    kept = cut(row_squares(pull), jnp.float32(size), step_size)
+    return jax.tree.map(lambda x: (replica_axis(kept, x) * x).astype(x.dtype), pull)
 
 
 def slowed(tree: PyTree, slow: Float[Array, ""]) -> PyTree:
