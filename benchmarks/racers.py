@@ -228,7 +228,7 @@ def mclmc(problem: Problem, clock: Clock, seed: int) -> Raced:
         begun = jax.jit(jax.vmap(start, (0, None)))(keys, flat.data)
     loop = Loop(step, lambda both, data: both[0].position, clock, begun, (flat.data,), seed)
     mark = clock.mark()
-    done = loop.run(200, 1, mark[0] + TRIAL * clock.left).shape[1]
+    done = 10 * loop.run(200, 10, mark[0] + TRIAL * clock.left).shape[1]
     rate = done / (clock.total - mark[0])
     clock.back(mark)
     made = int(min(steps, rate * clock.left / 1.35))  # a third more for tuning
