@@ -4,7 +4,6 @@ A method gets its recommended number of draws if they fit into the budget of sec
 finds out that is not counted, its warm-up is shortened in proportion, and it draws until the budget is spent.
 """
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 
 import hamcmc
 from benchmarks.automatic import FREEDOM
-from benchmarks.race_clock import Clock, Loop, NotForThis, Raced, at_mode, flattened, frame, judge, shortened
+from benchmarks.race_clock import GLANCE, Clock, Loop, NotForThis, Raced, at_mode, flattened, frame, judge, shortened
 from benchmarks.race_problems import Problem, Regression, Truth, watched
 
 TRIAL = 0.2  # of the budget, after which a method must be on its way to finish in time
@@ -113,17 +112,17 @@ def stepped(
             state = kernel.init(keys, warmup, start, args, {})
         return Loop(lambda state, _, *args: kernel.sample(state, args, {}), position, clock, state, args, seed)
 
-    mark, warmup = clock.mark(), WARMUP
+    warmup = WARMUP
     loop = begun(warmup)
-    began = clock.total
+    mark = clock.mark()
+    began = mark[0]
     with clock.part("warm-up"):
-        done = loop.run(warmup, 1, began + TRIAL * (clock.seconds - began)).shape[1]
+        done = loop.run(warmup, 1, began + max(GLANCE, TRIAL * clock.left)).shape[1]
     if done < warmup:
-        trial = clock.total - began
-        warmup = shortened(WARMUP, DRAWS, done, trial, clock.seconds - began)
+        warmup = shortened(WARMUP, DRAWS, done, clock.total - began, clock.seconds - began)
         if warmup < WARMUP:
-            clock.back(mark)
             loop, done = begun(warmup), 0
+            clock.back(mark)  # compiling was counted the first time
         with clock.part("warm-up"):
             done += loop.run(warmup - done, 1, clock.seconds).shape[1]
     if done < warmup:
@@ -166,24 +165,26 @@ def nutpie(problem: Problem, clock: Clock, seed: int, *, low_rank: bool = False)
     def started(tune: int) -> Any:
         return nutpie.sample(model, draws=draws, tune=tune, blocking=False, **options)
 
-    def waited(sampler: Any, until: float) -> None:
-        while not sampler.is_finished and clock.total < until:
-            time.sleep(0.02)
+    def waited(sampler: Any, seconds: float) -> Any:
+        try:
+            return sampler.wait(timeout=max(seconds, 0.1))
+        except TimeoutError:
+            return None
 
     mark, began, tune = clock.mark(), clock.total, warmup
     with clock.part("iterations"):
         sampler = started(tune)
-        waited(sampler, began + TRIAL * clock.left)
-    if not sampler.is_finished:
+        trace = waited(sampler, max(GLANCE, TRIAL * clock.left))
+    if trace is None:
         tune = shortened(warmup, draws, made(sampler.inspect()), clock.total - began, clock.seconds - began)
         if tune < warmup:
             sampler.abort()
             clock.back(mark)
             sampler = started(tune)
         with clock.part("iterations"):
-            waited(sampler, clock.seconds)
-    finished = sampler.is_finished
-    trace = sampler.wait() if finished else sampler.abort()
+            trace = waited(sampler, clock.left)
+    finished = trace is not None
+    trace = trace if finished else sampler.abort()
     x = np.asarray(trace.posterior["theta"].values, np.float64) if "posterior" in trace else np.zeros((1, 0, size))
     x = x[:, : int(np.isfinite(x).all((0, 2)).sum())]
     if x.shape[1] == 0:
@@ -243,7 +244,7 @@ def mclmc(problem: Problem, clock: Clock, seed: int) -> Raced:
     return Raced(draws, 1, words, made < steps or draws.shape[1] < made // thin)
 
 
-def stochastic(problem: Problem, clock: Clock, seed: int, *, kernel: str, tries: int = 3) -> Raced:
+def stochastic(problem: Problem, clock: Clock, seed: int, *, kernel: str, tries: int = 5) -> Raced:
     """BlackJAX's SGLD or SGHMC with control variates: 22 chains that share minibatches, until the budget is spent.
 
     Of a few steps, a pilot run finds the one with the most effective draws among those whose variances agree with the
@@ -275,12 +276,12 @@ def stochastic(problem: Problem, clock: Clock, seed: int, *, kernel: str, tries:
     def run(step_size: float, seconds: float, draws: int) -> np.ndarray:
         loop.state = start, jnp.float32(step_size)
         began = clock.total
-        done = loop.run(50, 1, began + 0.1 * seconds).shape[1]
+        done = 10 * loop.run(50, 10, began + 0.1 * seconds).shape[1]
         thin = max(1, int(0.8 * seconds / ((clock.total - began) / done) / (1.2 * draws)))
         loop.run(draws // 5, thin, began + 0.3 * seconds)
         return loop.run(draws, thin, began + seconds)
 
-    grid = 0.5 / curvatures[-1] * 0.3 ** np.arange(tries)
+    grid = 0.5 / curvatures[-1] * 0.25 ** np.arange(tries)
     grid = np.sqrt(grid) if kernel == "sghmc" else grid
     with clock.part("preparation"):
         found = [judge(run(e, 0.25 * clock.seconds / tries, 200), normal, peers.CHAINS) for e in grid]
