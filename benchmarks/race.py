@@ -35,6 +35,17 @@ from benchmarks.racers import METHODS, OURS
 Row = dict[str, Any]
 KEY = ("problem", "method", "round", "seconds", "quick")  # of a measurement
 PARTS = ("preparation", "compile", "warm-up", "sampling")
+COLUMNS = (
+    "ESS",
+    "total, s",
+    "sampling, s",
+    "ESS/s, all included",
+    "ESS/s of sampling",
+    "variance error",
+    "chance",
+    "mean error, sd",
+    "hamcmc has",
+)
 SUMMARY = "Effective draws per second, everything included: logistic regression, condition number "
 
 
@@ -147,7 +158,7 @@ def tables(kept: list[Row]) -> list[Table]:
     """One for each problem, and one over N for each condition number."""
     entries = ENTRIES | HUGE
     of = {p: [m for m in kept if m["problem"] == p] for p in entries}
-    found = [of_problem(rows) for rows in of.values() if any("title" in m for m in rows)]
+    found = [t for rows in of.values() if any("title" in m for m in rows) for t in of_problem(rows)]
     for condition in sorted({e.condition for e in entries.values() if e.condition}):
         family = {e.size: of[p] for p, e in entries.items() if e.condition == condition and of[p]}
         if len(family) > 1:
@@ -155,8 +166,8 @@ def tables(kept: list[Row]) -> list[Table]:
     return found
 
 
-def of_problem(kept: list[Row]) -> Table:
-    """All methods on one problem, the median over rounds."""
+def of_problem(kept: list[Row]) -> list[Table]:
+    """All methods on one problem, the median over rounds: what they found, and where their seconds went."""
     rates = {m: rate(kept, m) for m in METHODS}
     mine = rates["hamcmc"]
     rows = [row(name, own, rates[m], mine) for m, (name, _) in METHODS.items() if (own := of_method(kept, m))]
@@ -167,7 +178,9 @@ def of_problem(kept: list[Row]) -> Table:
     against = [
         Against(METHODS[m][0], what, f"{mine:.3g}, {rates[m]:.3g}", ahead(kept, m)) for m in best if rates["hamcmc"] > 0
     ]
-    return Table(f"{title}; exact variances ± {100 * error:.1f} %", rows, against)
+    spent = [{"method": n} | seconds(own) for m, (n, _) in METHODS.items() if (own := with_draws(kept, m))]
+    found = [Table(f"{title}; exact variances ± {100 * error:.1f} %", rows, against)]
+    return found + [Table(f"{title}: where the seconds go", spent)] * bool(spent)
 
 
 def of_method(kept: list[Row], method: str) -> list[Row]:
@@ -196,31 +209,39 @@ def ahead(kept: list[Row], method: str) -> str:
     return "hamcmc" if min(mine) > max(theirs) else "peer" if max(mine) < min(theirs) else "even"
 
 
+def with_draws(kept: list[Row], method: str) -> list[Row]:
+    """The measurements of one method that have draws."""
+    return [m for m in of_method(kept, method) if "ess" in m]
+
+
+def seconds(own: list[Row]) -> Row:
+    """Of each part, the median over rounds; what is in no part is the rest."""
+    found = {p: float(np.median([m["parts"].get(p, 0.0) for m in own])) for p in PARTS}
+    found["rest"] = max(0.0, float(np.median([m["total"] - sum(m["parts"].get(p, 0.0) for p in PARTS) for m in own])))
+    return {f"{p}, s": f"{v:.2f}" for p, v in found.items()}
+
+
 def row(name: str, own: list[Row], own_rate: float, mine: float) -> Row:
     """For the table: medians, and the range of the rate over rounds."""
-    with_draws = [m for m in own if "ess" in m]
-    if not with_draws:
-        empty = dict.fromkeys(("ESS", "total, s", *(f"{p}, s" for p in PARTS), "ESS/s, all", "range"), "–")
-        rest = dict.fromkeys(("ESS/s, sampling", "variance error", "chance", "mean error, sd", "hamcmc has"), "–")
-        return {"method": name} | empty | rest | {"settings": own[0]["status"]}
-    median = lambda of: float(np.median([of(m) for m in with_draws]))
-    all_in = [m["ess"] / m["total"] for m in with_draws]
-    parts = {f"{p}, s": f"{median(lambda m: m['parts'].get(p, 0.0)):.1f}" for p in PARTS}  # noqa: B023
-    words = [with_draws[0]["settings"], with_draws[0]["status"], "" if all(map(good, with_draws)) else "wrong"]
-    return {
-        "method": name,
-        "ESS": round(median(lambda m: m["ess"])),
-        "total, s": f"{median(lambda m: m['total']):.1f}",
-        **parts,
-        "ESS/s, all": f"{np.median(all_in):.3g}",
-        "range": f"{min(all_in):.3g}–{max(all_in):.3g}",
-        "ESS/s, sampling": f"{median(lambda m: m['ess'] / max(m['parts'].get('sampling', 0.0), 1e-3)):.3g}",
-        "variance error": f"{median(lambda m: m['error']):.1%}",
-        "chance": f"{median(lambda m: m['chance']):.1%}",
-        "mean error, sd": f"{median(lambda m: m['mean_error']):.2f}",
-        "hamcmc has": f"× {mine / own_rate:.3g}" if own_rate and mine and name != OURS else "–",
-        "settings": "; ".join(filter(None, words)),
-    }
+    drew = [m for m in own if "ess" in m]
+    if not drew:
+        return {"method": name} | dict.fromkeys(COLUMNS, "–") | {"settings": own[0]["status"]}
+    median = lambda of: float(np.median([of(m) for m in drew]))
+    all_in = [m["ess"] / m["total"] for m in drew]
+    sampling = lambda m: max(m["parts"].get("sampling", 0.0), 1e-3)
+    values = (
+        round(median(lambda m: m["ess"])),
+        f"{median(lambda m: m['total']):.1f}",
+        f"{median(sampling):.2f}",
+        f"{np.median(all_in):.3g} ({min(all_in):.3g}–{max(all_in):.3g})",
+        f"{median(lambda m: m['ess'] / sampling(m)):.3g}",
+        f"{median(lambda m: m['error']):.1%}",
+        f"{median(lambda m: m['chance']):.1%}",
+        f"{median(lambda m: m['mean_error']):.2f}",
+        f"× {mine / own_rate:.3g}" if own_rate and mine and name != OURS else "–",
+    )
+    words = [drew[0]["settings"], drew[0]["status"], "" if all(map(good, drew)) else "wrong"]
+    return {"method": name} | dict(zip(COLUMNS, values)) | {"settings": "; ".join(filter(None, words))}
 
 
 def over_sizes(condition: float, family: dict[int, list[Row]]) -> Table:

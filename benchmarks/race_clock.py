@@ -50,8 +50,8 @@ class Judged(NamedTuple):
 
     @property
     def right(self) -> bool:
-        """Whether variances are within 15 %, or as far off as chance makes them."""
-        return self.error < 0.15 + self.chance
+        """Whether variances are within 15 %, and means within 0.15 sd, or as far off as chance makes them."""
+        return max(self.error, self.mean_error) < 0.15 + self.chance
 
 
 class Clock:

@@ -149,6 +149,9 @@ def nutpie(problem: Problem, clock: Clock, seed: int, *, low_rank: bool = False)
         value, grad = both(x.astype(np.float32), flat.data)
         return float(value), np.asarray(grad, np.float64)
 
+    def start(seed):  # a little off, because it refuses a start where a derivative is exactly zero
+        return np.asarray(flat.init, np.float64) + 1e-6 * np.random.default_rng(seed).standard_normal(size)
+
     model = from_pyfunc(
         size,
         lambda: log_density,
@@ -156,7 +159,7 @@ def nutpie(problem: Problem, clock: Clock, seed: int, *, low_rank: bool = False)
         [np.dtype(np.float64)],
         [(size,)],
         ["theta"],
-        make_initial_point_fn=lambda _: np.asarray(flat.init, np.float64),
+        make_initial_point_fn=start,
     )
     options: dict[str, Any] = {"chains": CHAINS, "cores": CHAINS, "seed": seed, "progress_bar": False}
     options["low_rank_modified_mass_matrix"] = low_rank
@@ -180,8 +183,8 @@ def nutpie(problem: Problem, clock: Clock, seed: int, *, low_rank: bool = False)
         if tune < warmup:
             sampler.abort()
             clock.back(mark)
-            sampler = started(tune)
         with clock.part("iterations"):
+            sampler = started(tune) if tune < warmup else sampler
             trace = waited(sampler, clock.left)
     finished = trace is not None
     trace = trace if finished else sampler.abort()

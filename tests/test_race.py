@@ -35,6 +35,7 @@ def test_the_worst_direction_counts():
     assert not off.right
     shifted = judge(draws + np.array([0, 0.5, 0]), normal_truth([1.0, 1.0, 1.0]), 1)
     assert shifted.mean_error == pytest.approx(0.5, abs=0.06)
+    assert not shifted.right
 
 
 def test_chains_that_move_together_are_worth_one():
@@ -137,7 +138,8 @@ def test_tables_and_figure_come_from_the_kept_measurements(tmp_path):
     assert first["SGLD (BlackJAX)"]["settings"] == "wrong"
     assert first["HMCECS (NumPyro)"]["settings"] == "failed: why"
     assert [(a.peer, a.ahead) for a in found[0].against] == [("NUTS (NumPyro), whitened", "peer")]
-    assert [(a.peer, a.ahead) for a in found[1].against] == [("NUTS (NumPyro), whitened", "hamcmc")]
+    assert {r["method"]: r["rest, s"] for r in found[1].rows}["hamcmc"] == "7.00"
+    assert [(a.peer, a.ahead) for a in found[2].against] == [("NUTS (NumPyro), whitened", "hamcmc")]
     assert {len(r) for r in found[0].rows} == {len(found[0].rows[0])}
     (tmp_path / "race.json").write_text(json.dumps({"tables": [t._asdict() for t in found]}))
     said = race_figure.draw(1e5, tmp_path, tmp_path / "race.png")
