@@ -16,7 +16,7 @@ from benchmarks.race import SUMMARY
 from benchmarks.racers import OURS
 
 PICTURE = Path(__file__).parent.parent / "docs" / "race.png"
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # seen on white and on black, and by the colour-blind
+COLORS = ("#2F8FD8", "#D55E00", "#009E73", "#CC79A7")  # seen on white and on black, and by the colour-blind
 GREY = "#808080"
 RIVALS = 3
 
