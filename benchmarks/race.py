@@ -11,8 +11,8 @@ at the mode (or of the covariance), and all coordinates, against exact moments. 
 "Chance" is the largest error to expect from as many independent draws as there are effective ones. Where the error is
 more than 15 % above that, the draws are wrong, and their number says nothing.
 
-Left out is posteriors, because its loop in Python takes a millisecond for an iteration that takes ours microseconds
-(see its own section).
+Left out is posteriors, because PyTorch is not among the packages that ``make bench`` installs. Its own section compares
+single iterations.
 """
 
 import json
