@@ -19,6 +19,7 @@ NAMES = {
     "memory": "memory",
     "float32": "float32",
     "mixing": "mixing",
+    "race": "race",
     "peers": "peers",
     "bias": "bias",
     "automatic": "automatic",
@@ -27,7 +28,11 @@ NAMES = {
     "processes": "processes",
     "denoisers": "denoisers",
 }
-OWN = {"recommenders": ("ratings", "rank"), "denoisers": ("corpus", "sentences", "snr", "only")}  # arguments
+OWN = {  # arguments
+    "recommenders": ("ratings", "rank"),
+    "denoisers": ("corpus", "sentences", "snr", "only"),
+    "race": ("only", "methods", "seconds", "rounds", "huge", "fresh"),
+}
 
 
 def show(console: Console, table: Table) -> None:
@@ -47,6 +52,8 @@ def command(name: str, arguments: argparse.Namespace) -> str:
         value = getattr(arguments, own)
         if value and own in ("ratings", "corpus"):
             options.append(f"--{own} PATH")
+        elif value is True:
+            options.append(f"--{own}")
         elif value:
             options.append(f"--{own} {','.join(map(str, value)) if isinstance(value, (list, tuple)) else value}")
     return " ".join(["python -m benchmarks", name, *options])
@@ -63,7 +70,14 @@ def main() -> None:
     numbers = lambda text: [int(i) for i in text.split(",")]
     parser.add_argument("--sentences", type=numbers, default=(), help="denoisers: 2,3,…; default: those not tuned on")
     parser.add_argument("--snr", type=int, default=5, help="denoisers: of the noisy files, in dB; default: 5")
-    parser.add_argument("--only", type=lambda text: text.split(","), default=(), help="denoisers: noisy,rnnoise,best,…")
+    words = lambda text: text.split(",")
+    parser.add_argument("--only", type=words, default=(), help="denoisers: noisy,best,…; race: linear,student,…")
+    parser.add_argument("--methods", type=words, default=(), help="race: hamcmc,nuts-white,…; default: all")
+    parser.add_argument("--seconds", type=float, default=0.0, help="race: the budget of each run; default: 120")
+    parser.add_argument("--rounds", type=int, default=0, help="race: runs of each method on each problem; default: 3")
+    parser.add_argument("--huge", action="store_true", help="race: also ten million rows on disk")
+    parser.add_argument("--fresh", action="store_true", help="race: measure again what was measured before")
+    parser.add_argument("--figure", action="store_true", help="race: draw docs/race.png from kept results, no more")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(NAMES)
     if unknown:
@@ -72,6 +86,9 @@ def main() -> None:
         parser.error("denoisers need --corpus PATH")
 
     console = Console()
+    if arguments.figure:
+        console.print(import_module("benchmarks.race_figure").draw())
+        return
     page.RESULTS.mkdir(exist_ok=True)
     for name in arguments.names or NAMES:
         if name == "denoisers" and arguments.corpus is None:

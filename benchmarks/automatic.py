@@ -17,6 +17,8 @@ from benchmarks.measure import Table
 from hamcmc.paper import known
 
 ROWS = 20_000  # whose log-likelihoods are computed at once
+CHUNK = 10**6  # rows that are made at once
+FREEDOM = 4.0  # of Student's t
 
 
 class Regression(NamedTuple):
@@ -27,7 +29,8 @@ class Regression(NamedTuple):
         x: (N, D), in single precision.
         y: (N,).
         prior: (D,) standard deviations of the priors, whose means are 0.
-        family: ``"logistic"`` or ``"poisson"``.
+        family: ``"logistic"``, ``"poisson"``, ``"normal"`` with unit variance, or ``"student"``, Student's t with
+            :data:`FREEDOM` degrees of freedom and unit scale.
     """
 
     name: str
@@ -39,11 +42,9 @@ class Regression(NamedTuple):
     def posterior(self) -> hamcmc.Posterior:
         """As a user writes it."""
         prior = jnp.asarray(self.prior, jnp.float32)
-        each = {"logistic": lambda y, a: y * a - jnp.logaddexp(0.0, a), "poisson": lambda y, a: y * a - jnp.exp(a)}
-        family = each[self.family]
         return hamcmc.Posterior(
             lambda theta: -0.5 * jnp.sum((theta / prior) ** 2),
-            lambda theta, row: family(row["y"], row["x"] @ theta),
+            lambda theta, row: log_likelihood(self.family, row["y"], row["x"] @ theta, jnp),
             {"x": self.x, "y": self.y},
             init=jnp.zeros(self.x.shape[1]),
         )
@@ -53,37 +54,70 @@ class Regression(NamedTuple):
         total = -0.5 * ((theta / self.prior) ** 2).sum(1)
         for start in range(0, len(self.x), ROWS):
             a = self.x[start : start + ROWS].astype(np.float64) @ theta.T
-            y = self.y[start : start + ROWS].astype(np.float64)
-            total += y @ a - (np.logaddexp(0.0, a) if self.family == "logistic" else np.exp(a)).sum(0)
+            y = self.y[start : start + ROWS, None].astype(np.float64)
+            total += log_likelihood(self.family, y, a, np).sum(0)
         return total
 
 
-def exact_moments(problem: Regression, pairs: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """Means and variances by importance sampling, and the largest standard error of a variance, relative."""
-    with jax.enable_x64(True):
-        around = hamcmc.laplace(problem.posterior())
+def log_likelihood(family: str, y: Any, a: Any, xp: Any) -> Any:
+    """Of responses y, given linear predictors a, up to a constant, with the functions of NumPy or of jax.numpy."""
+    if family == "logistic":
+        return y * a - xp.logaddexp(0.0, a)
+    if family == "poisson":
+        return y * a - xp.exp(a)
+    if family == "normal":
+        return -0.5 * (y - a) ** 2
+    return -0.5 * (FREEDOM + 1) * xp.log1p((y - a) ** 2 / FREEDOM)
+
+
+def exact_moments(
+    problem: Regression, pairs: int, around: hamcmc.Laplace | None = None, directions: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Means and variances by importance sampling, and the largest standard error of a variance, relative.
+
+    They are those of the coordinates, or of θᵀv for each column v of `directions`.
+    """
+    around = around or double_laplace(problem)
+    v = np.eye(around.dimension) if directions is None else directions
     half = np.random.default_rng(0).standard_normal((pairs, around.dimension))
     z = np.concatenate([half, -half])
     theta = around.spread(z)
     log = problem.log_density(theta) + 0.5 * (z**2).sum(1)
     w = np.exp(log - log.max())
     w /= w.mean()
-    proposed = np.sqrt((around.root**2).sum(1))
-    scaled = (theta - around.flat) / proposed
+    proposed = np.sqrt(((around.root.T @ v) ** 2).sum(0))
+    scaled = (theta - around.flat) @ v / proposed
     mean = (w[:, None] * scaled).mean(0)
     of_pairs = ((w[:, None] - 1) * (scaled**2 - 1)).reshape(2, pairs, -1).mean(0)
     variance = 1 + of_pairs.mean(0) - mean**2
     error = of_pairs.std(0) / np.sqrt(pairs)
-    return around.flat + proposed * mean, proposed**2 * variance, float(error.max())
+    return around.flat @ v + proposed * mean, proposed**2 * variance, float(error.max())
+
+
+def double_laplace(problem: Regression) -> hamcmc.Laplace:
+    """The normal approximation at the mode, in double precision."""
+    with jax.enable_x64(True):
+        return hamcmc.laplace(problem.posterior())
+
+
+def correlated(
+    rng: np.random.Generator, rows: int, columns: int, condition: float, out: np.ndarray | None = None
+) -> np.ndarray:
+    """A column of ones, and others whose second moments have this condition number, written to `out` if it is given."""
+    rotation = np.linalg.qr(rng.normal(size=(columns - 1, columns - 1)))[0].astype(np.float32)
+    scales = np.geomspace(1.0, condition**-0.5, columns - 1).astype(np.float32)
+    x = np.empty((rows, columns), np.float32) if out is None else out
+    x[:, 0] = 1
+    for start in range(0, rows, CHUNK):
+        part = x[start : start + CHUNK, 1:]
+        part[:] = (rng.standard_normal(part.shape, np.float32) * scales) @ rotation.T
+    return x
 
 
 def logistic(rows: int, columns: int, condition: float) -> Regression:
     """Correlated columns whose second moments have this condition number, and an intercept."""
     rng = np.random.default_rng(0)
-    rotation = np.linalg.qr(rng.normal(size=(columns - 1, columns - 1)))[0].astype(np.float32)
-    scales = np.geomspace(1.0, condition**-0.5, columns - 1).astype(np.float32)
-    x = np.ones((rows, columns), np.float32)
-    x[:, 1:] = (rng.standard_normal((rows, columns - 1), np.float32) * scales) @ rotation.T
+    x = correlated(rng, rows, columns, condition)
     y = (rng.random(rows) < 1 / (1 + np.exp(-x @ rng.normal(size=columns)))).astype(np.float32)
     name = f"logistic, {rows:,} × {columns}, condition {condition:.0e}"
     return Regression(name, x, y, np.full(columns, 10.0), "logistic")

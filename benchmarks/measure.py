@@ -18,6 +18,7 @@ PACKAGES = {  # and the modules in them
     "numpy": "numpy",
     "blackjax": "blackjax",
     "numpyro": "numpyro",
+    "nutpie": "nutpie",
     "posteriors": "posteriors",
     "torch": "torch",
     "smurff": "smurff",

@@ -64,7 +64,7 @@ def compare(p: targets.Problem, seconds: float, tries: int) -> Table:
         "hamcmc, M = 5": (ours(p, around, "hamcmc", memory=5, gamma=1 / stiff), steps(0.5)),
         "psgld": (ours(p, around, "psgld"), steps(0.3 / np.sqrt(stiff) / p.posterior.size)),
         "BlackJAX SGLD": (peer(p, around, sgld), steps(0.5 / stiff)),
-        "BlackJAX SGHMC": (peer(p, around, sghmc), steps(0.3 / stiff)),
+        "BlackJAX SGHMC": (peer(p, around, sghmc), np.sqrt(steps(0.3 / stiff))),
     }
     for name, (runner, grid) in contenders.items():
         found = [attempt(p, runner, e, seconds / tries, variances) for e in grid]
@@ -209,7 +209,7 @@ def sgld(posterior: hamcmc.Posterior) -> Callable:
 
 
 def sghmc(posterior: hamcmc.Posterior) -> Callable:
-    """BlackJAX's SGHMC with ten inner steps and its default friction; ε is about the square of its step."""
+    """BlackJAX's SGHMC with ten inner steps and its default friction; its ε is a leapfrog step, √ of ours."""
     kernel = blackjax.sghmc(posterior.grad, num_integration_steps=10)
     return lambda key, x, batch, step_size: kernel.step(key, x, batch, step_size)
 
