@@ -138,11 +138,11 @@ def ensemble_underdamped(
         step_size = step_size * half.pace(state.step) * first
         (x, p), (x_rest, p_rest) = halves((state.position, state.momentum), state.step)
         at_rest = each(x_rest, minibatch)
-        pull = tamed(force(state.last, at_rest), step_size)
+        pull = force(state.last, at_rest)
         noise = state.noise + measured(state, pull, step_size * (2 - a)) * 2 / (
             state.step + 2
         )  # an average that forgets the beginning
-        p_rest = kick(p_rest, slowed(pull, state.last.slow), jnp.sqrt(2 * step_size) / 2)
+        p_rest = kick(p_rest, slowed(tamed(pull, step_size), state.last.slow), jnp.sqrt(2 * step_size) / 2)
         r, spread = half.make(x_rest, at_rest, state.spread, state.steepest)
         steepest = steeper(state.steepest, r.steepest, state.step - half.metric.learning)
         sure = noise - DOUBT * jax.lax.rsqrt(r.size * (state.step + 1.0))
