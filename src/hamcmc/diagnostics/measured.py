@@ -166,7 +166,7 @@ def _confronted(result: StoredRun, posterior: Posterior, draws: int, seed: int, 
     tree = gradients.structure(posterior, {n: x[0, 0] for n, x in leaves.items()})
     positions = posterior.unconstrain_unchecked(tree.unflatten([jnp.asarray(x) for x in leaves.values()]))
     chosen = np.searchsorted(more, when).clip(0, len(more) - 1)
-    some = jax.tree.map(lambda a: a[:, chosen].reshape(-1, *a.shape[2:]), positions)
+    some = jax.tree.map(lambda a: np.asarray(a)[:, chosen].reshape(-1, *a.shape[2:]), positions)
     slopes = gradients.at(posterior, some, seed)
     weights = np.asarray(result.weights, np.float64)[more]
     replicas = replicas if len(rows) == chains else 1

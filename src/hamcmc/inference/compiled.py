@@ -6,6 +6,7 @@ a block of iterations at once; for small models they are most of the cost of an 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -44,15 +45,17 @@ class Segment(NamedTuple):
 
 def keys(seed: int, chains: int, replicas: int = 1) -> Keys:
     """The keys of a run: one per chain for minibatches and steps, one per replica for starts and stored gradients."""
+    return _keys(jax.random.key(seed), chains, chains * replicas)
 
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _keys(key: Array, chains: int, replicas: int) -> Keys:
     def many(key: Array, n: int) -> Array:
         """n keys from one."""
         return jax.vmap(lambda c: jax.random.fold_in(key, c))(jnp.arange(n))
 
-    batch, step, start, gradient = jax.random.split(jax.random.key(seed), len(Keys._fields))
-    return Keys(
-        many(batch, chains), many(step, chains), many(start, chains * replicas), many(gradient, chains * replicas)
-    )
+    batch, step, start, gradient = jax.random.split(key, len(Keys._fields))
+    return Keys(many(batch, chains), many(step, chains), many(start, replicas), many(gradient, replicas))
 
 
 def build(

@@ -68,7 +68,7 @@ def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callabl
     positions = starts_of(posterior, init, keys.start)
     check_start(posterior, positions, settings["batch_size"])
     positions *= len(keys.start) if len(positions) == 1 else 1
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *positions)
+    stacked = jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *positions)  # on the host, where nothing is compiled
     if replicas > 1:
         stacked = jax.tree.map(lambda x: x.reshape(ensembles, replicas, *x.shape[1:]), stacked)
     state = jax.vmap(sampler.init)(stacked)
@@ -97,7 +97,8 @@ def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callabl
 def starts_of(posterior: Posterior, init: Any, keys: jax.Array) -> list[PyTree]:
     """Unconstrained positions of all chains, or a single one for all of them."""
     if isinstance(init, Positions):
-        return [jax.tree.map(lambda x, i=i: x[i], init.stacked) for i in range(len(keys))]
+        stacked = jax.tree.map(np.asarray, init.stacked)
+        return [jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(len(keys))]
     return [posterior.unconstrain(parameters(init, key)) for key in (keys if callable(init) else keys[:1])]
 
 
