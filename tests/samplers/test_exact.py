@@ -152,8 +152,8 @@ MUTATIONS = [
     (UNDERDAMPED, "jnp.sqrt(1 - kept**2) * z", "jnp.sqrt(1 - kept) * z", check_quartic, "ensemble-underdamped"),
     (
         UNDERDAMPED,
-        "kick(p, slowed(force(s, g), s.slow), h / 2)",
-        "kick(p, slowed(force(s, g), s.slow), h)",
+        "kick(p, slowed(tamed(force(s, g), step_size), s.slow), h / 2)",
+        "kick(p, slowed(tamed(force(s, g), step_size), s.slow), h)",
         check_quartic,
         "ensemble-underdamped",
     ),

@@ -72,7 +72,7 @@ def test_few_pairs():
     ("file", "old", "new", "checked"),
     [
         (UNDERDAMPED, "jnp.maximum(heat, EXCESS)", "EXCESS", check_noise),
-        (UNDERDAMPED, "slowed(pull, state.last.slow)", "pull", check_noise),
+        (UNDERDAMPED, "slowed(tamed(pull, step_size), state.last.slow)", "pull", check_noise),
         (
             UNDERDAMPED,
             "slowed(jax.tree.map(lambda z: h / 2 * z, z), s.slow)",

@@ -22,6 +22,11 @@ MOST_ROWS = 2**14  # in a chunk: longer sums lose digits in single precision
 BLOCK = 2**26  # rows · parameters · basis vectors of one matrix product
 
 
+def quiet() -> np.errstate:
+    """Without NumPy's warnings: far away a density may overflow, and callers look at that."""
+    return np.errstate(over="ignore", invalid="ignore")
+
+
 class Parts(NamedTuple):
     """A sum over data in two parts, flat and in double precision: that of the prior, and that of the likelihood."""
 
@@ -31,7 +36,8 @@ class Parts(NamedTuple):
     @property
     def total(self) -> Any:
         """The part of the prior and that of the likelihood together."""
-        return self.prior + self.likelihood
+        with quiet():
+            return self.prior + self.likelihood
 
 
 class Passes:
@@ -95,7 +101,8 @@ class Passes:
 
     def rounded(self, x: np.ndarray) -> np.ndarray:
         """The nearest position that the session can represent."""
-        return x.astype(self.kind).astype(np.float64)
+        with quiet():
+            return x.astype(self.kind).astype(np.float64)
 
     def fold(self, x: np.ndarray) -> np.ndarray:
         """The position folded back into the mirrored supports."""
@@ -116,7 +123,7 @@ class Passes:
         """∇² of the log-density (D, D) in two parts, as matrix products."""
         found = self._total(self._second, x, rows, ())[0]
         self.spent += self.dimension * self._share(rows)
-        with np.errstate(invalid="ignore"):  # a Hessian may overflow; callers look at that
+        with quiet():
             return Parts(*((h + h.T) / 2 for h in found))
 
     def products(self, x: np.ndarray, vectors: np.ndarray, rows: np.ndarray | None = None) -> Parts:
@@ -137,9 +144,11 @@ class Passes:
             for data, indices, weights in self._chunks(rows):
                 parts = program(at, data, indices, weights, *given)
                 new = tuple(Parts(*(np.array(part, np.float64) for part in parts_of)) for parts_of in parts)
-                found = tuple(Parts(a.prior, a.likelihood + b.likelihood) for a, b in zip(found, new)) or new
+                with quiet():
+                    found = tuple(Parts(a.prior, a.likelihood + b.likelihood) for a, b in zip(found, new)) or new
         scale = 1.0 if rows is None else self.posterior.size / len(rows)
-        return tuple(Parts(a.prior, scale * a.likelihood) for a in found)
+        with quiet():
+            return tuple(Parts(a.prior, scale * a.likelihood) for a in found)
 
     def _chunks(self, rows: np.ndarray | None) -> Iterator[tuple[PyTree, Array | None, Array | None]]:
         """Data, which of their rows to take, and the rows' weights, for each chunk."""
