@@ -210,6 +210,16 @@ def test_a_second_mode_far_away_is_seen():
     assert result.check().word in ("not converged", "wrong")
 
 
+def test_scouts_cross_a_barrier():
+    """Two normals in 5 dimensions, 20 standard deviations apart: descents on one side of the first miss the other."""
+    other = jnp.zeros(5).at[0].set(20.0)
+    far = lambda x: jnp.logaddexp(-0.5 * jnp.sum(x**2), 1 - 0.5 * jnp.sum((x - other) ** 2))
+    objective = Objective(Passes(hamcmc.Posterior(far), jnp.zeros(5)))
+    best = starts.arrive(objective, np.zeros(5)).place
+    found = [starts.scout(objective, best, np.random.default_rng(seed)) for seed in range(30)]
+    assert [len(modes) for modes in found] == [1] * 30
+
+
 def test_a_single_mode_is_not_seen_twice():
     for log_density in (lambda x: -0.5 * jnp.sum(x**2), lambda x: -2 * jnp.sum(jnp.log1p(x**2 / 3))):
         made = spread_starts(hamcmc.Posterior(log_density), jnp.zeros(3), 2, 8, seed=0)

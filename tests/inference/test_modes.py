@@ -6,8 +6,8 @@ import pytest
 
 import hamcmc
 from hamcmc.inference import modes
-from hamcmc.inference.modes import convex, surveyed
-from hamcmc.inference.starts import arrive
+from hamcmc.inference.modes import surveyed
+from hamcmc.inference.starts import arrive, convex
 from hamcmc.target.mode import Laplace, approximated, prepared
 from hamcmc.target.newton import Objective
 
@@ -72,8 +72,8 @@ def test_a_line_across_a_barrier_is_not_convex():
     passes, _ = prepared(mixture(0.5), None, 0)
     objective = Objective(passes)
     one, other = np.array([-1.0, 1.5]), np.array([1.5, -1.0])
-    assert not convex(objective, one, other)
-    assert convex(objective, one, one + 0.3)
+    assert not convex(objective, one, other, 8)
+    assert convex(objective, one, one + 0.3, 8)
 
 
 def test_minibatches_are_refused():

@@ -7,7 +7,7 @@ modes before it begins.
 import numpy as np
 from jax.tree_util import tree_leaves_with_path
 
-from hamcmc.inference.starts import FEW, MINOR, Place, apart, around, arrive, tame
+from hamcmc.inference.starts import FEW, MINOR, Place, apart, around, arrive, convex, tame
 from hamcmc.target.hessian import subsample
 from hamcmc.target.mode import Laplace, approximated
 from hamcmc.target.newton import Objective
@@ -16,9 +16,8 @@ from hamcmc.target.posterior import name_of
 
 DISTANCES = (60.0, 200.0, 200.0)  # of places on both sides of the mode, in standard deviations of the part's posterior
 AROUND = 4, 24  # places around `init`, and around the mode: the least and the most
-SEARCHED = 200  # the number of places times that of parameters, between them
 ON_A_LINE = 8  # gradients
-ROUNDING = 1e-6  # of a slope
+SEARCHED = 200  # the number of places times that of parameters, between them
 
 
 def surveyed(passes: Passes, found: Laplace, init: np.ndarray, seed: int) -> Laplace:
@@ -60,7 +59,7 @@ def elsewhere(passes: Passes, found: Laplace, init: np.ndarray, rng: np.random.G
         begins += [passes.rounded(found.flat + away), passes.rounded(found.flat - away)]
     known = [arrive(part, found.flat).place]
     for x in begins:
-        if not tame(part, x) or any(convex(part, k.x, x) for k in known):
+        if not tame(part, x) or any(convex(part, k.x, x, ON_A_LINE) for k in known):
             continue
         end = arrive(part, x)
         if end.proper and all(apart(end.place, k) for k in known):
@@ -68,16 +67,6 @@ def elsewhere(passes: Passes, found: Laplace, init: np.ndarray, rng: np.random.G
     # The mode of n of N rows lies about D (N/n − 1) / 2 nats below that of all of them.
     lowest = whole.value_and_grad(found.flat)[0] + MINOR + len(init) * size / count
     return [place for place in known[1:] if whole.value_and_grad(place.x)[0] <= lowest]
-
-
-def convex(objective: Objective, mode: np.ndarray, x: np.ndarray) -> bool:
-    """Whether U grows ever more steeply on the line from a mode to x: then x belongs to the mode, and no more is asked.
-
-    That is so everywhere around the only mode of a log-concave density, for the price of a few gradients.
-    """
-    line = np.linspace(0.0, 1.0, ON_A_LINE + 1)[1:]
-    slopes = np.array([objective.value_and_grad(mode + t * (x - mode))[1] @ (x - mode) for t in line])
-    return bool(np.isfinite(slopes).all() and np.diff(slopes, prepend=0.0).min() >= -ROUNDING * np.abs(slopes).max())
 
 
 def _place(passes: Passes, found: Laplace) -> Place:

@@ -5,6 +5,7 @@ at all. Newton steps from a random place first come to where a typical draw lies
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import jax
@@ -25,7 +26,10 @@ DEPTH = 2.0  # nats for each parameter that a start may lie below its place; hal
 TAME = 1e15  # a gradient above this is no place to start
 DENSE = 400  # parameters up to which Hessians are computed
 FEW = 100  # parameters up to which other modes are looked for
-SCOUTED = (8.0, 8.0, 8.0, 20.0, 20.0, 20.0, 60.0, 60.0)  # distances from which they are, in standard deviations
+SCOUTED = (8.0, 8.0, 8.0, 20.0, 20.0, 20.0, 60.0, 60.0)  # distances on both sides, in standard deviations
+SMALL, SCOUT_STEPS = 20, 25  # parameters above which such descents have fewer steps, and how many
+ON_A_LINE = 32  # gradients on the way to such a place
+ROUNDING = 1e-6  # of a slope
 ARRIVED = 0.1  # gᵀ|H|⁻¹g at a mode
 MINOR = 12.0  # nats of mass below which a mode does not matter
 SHALLOW = 10.0  # nats, with one for each parameter, that a typical draw may lie below the mode
@@ -153,21 +157,32 @@ def settled(objective: Objective, found: list[list[Place]]) -> tuple[list[list[P
 def scout(objective: Objective, best: Place, rng: np.random.Generator) -> list[Place]:
     """Other modes with a share of the mass, as far as descents from far away come upon them.
 
-    A mode that no replica starts at is one that no diagnostic will ever see. Only proper modes count: where a density
-    merely grows into a corner, nothing is to be found.
+    A mode that no replica starts at is one that no diagnostic will ever see. Half of the space lies on the other side
+    of a barrier, so descents begin on both sides of the best place. Only proper modes count: where a density merely
+    grows into a corner, nothing is to be found.
     """
     found: list[Place] = []
-    for distance in SCOUTED:
-        if best.root is None:
-            break
-        x = objective.passes.rounded(best.x + distance * best.root @ rng.standard_normal(best.x.size))
-        if not tame(objective, x):
-            continue
-        place, _, proper, _ = arrive(objective, x)
-        known = [best, *found]
-        if proper and place.mass > best.mass - MINOR and all(apart(place, k) for k in known):
-            found.append(place)
+    if best.root is None:
+        return found
+    many = best.x.size > SMALL  # parameters: then descents take long, and are worth avoiding
+    for away in [distance * best.root @ rng.standard_normal(best.x.size) for distance in SCOUTED]:
+        for x in (objective.passes.rounded(best.x + side * away) for side in (1, -1)):
+            if not tame(objective, x) or (many and convex(objective, best.x, x, ON_A_LINE)):
+                continue
+            place, _, proper, _ = arrive(objective, x, SCOUT_STEPS if many else MOST_STEPS)
+            if proper and place.mass > best.mass - MINOR and all(apart(place, k) for k in [best, *found]):
+                found.append(place)
     return found
+
+
+def convex(objective: Objective, centre: np.ndarray, x: np.ndarray, points: int) -> bool:
+    """Whether the slope of U only grows on the line from a mode to x: then x belongs to the mode, and no more is asked.
+
+    That is so everywhere around the only mode of a log-concave density, for the price of a few gradients.
+    """
+    line = np.linspace(0.0, 1.0, points + 1)
+    slopes = np.array([objective.value_and_grad(centre + t * (x - centre))[1] @ (x - centre) for t in line])
+    return bool(np.isfinite(slopes).all() and np.diff(slopes).min() >= -ROUNDING * np.abs(slopes).max())
 
 
 def apart(one: Place, other: Place) -> bool:
@@ -254,10 +269,10 @@ def descend(objective: Objective, x: np.ndarray) -> Place:
     return best if best.root is not None else best._replace(root=np.eye(x.size) * 1e-3)
 
 
-def arrive(objective: Objective, x: np.ndarray) -> End:
+def arrive(objective: Objective, x: np.ndarray, most: int = MOST_STEPS) -> End:
     """Where the path from x ends."""
     best, steps = Place(x, None, -np.inf, 0), []
-    for step in path(objective, x):
+    for step in islice(path(objective, x), most + 1):
         steps.append(step)
         best = max(best, step.place, key=lambda p: p.mass)
         if step.left <= ARRIVED:
