@@ -21,7 +21,7 @@ error of the standard deviation.
 Gaussian p, whatever S is. For any p, if the draws are right, Cov(x, g) = −I and the coefficients are the inverse Fisher
 information of a shift, so −E u is again the shift to first order. The coefficients are computed from other chains than
 those that they are used on: they are then fixed, and E u = 0 exactly. Where there are draws enough, the direction also
-depends on the position (:mod:`hamcmc.diagnostics.fields`), which hierarchical models need.
+depends on the position (``diagnostics.fields``), which hierarchical models need.
 
 **The scale of an error.** A relative change η of the scale of x_j has Fisher information I = Var(u)/(E f' R)², which is
 2 for a Gaussian and less for heavy tails. The relative error of the standard deviation is exp(log R / I) − 1.

@@ -182,8 +182,8 @@ def block_factor(
 
     The eigenvectors of the symmetric part of ``sᵀy`` make the pairs conjugate. An eigenvalue below m is raised to m,
     which keeps ``V Vᵀ ⪯ Σ s sᵀ / m``, the covariance of the positions. Differences across a flat region therefore do
-    not make a step longer than the posterior is wide. A column of V has the length |sq|/√raised, so that an eigenvalue
-    raised to |sq|²/widest² keeps it within `widest`. A pair enters H by the rule of :func:`acceptable`, and only if
+    not make a step longer than the posterior is wide. A column of V has the length ``|sq|/√raised``, so an eigenvalue
+    raised to ``|sq|²/widest²`` keeps it within `widest`. A pair enters H by the rule of :func:`acceptable`, and only if
     γ|u|² ≤ 4, which bounds what P does to the base's noise. For a quadratic γ|u|² is at most γ times its largest
     curvature.
     """

@@ -36,7 +36,7 @@ def hessian_diagonal(
 
     Without `probes` it is exact, by blocks of basis vectors: the work of :func:`hessian` without its memory. With
     `probes` it is Hutchinson's estimate :math:`E[z ⊙ Hz]` by so many vectors z of random signs. Its relative error in
-    entry i is :math:`(\sum_{j≠i} H_{ij}^2 / (H_{ii} H_{jj}) / K)^{1/2}`, where K is the number of probes. That holds in
+    entry i is :math:`(\sum_{j \ne i} H_{ij}^2 / (H_{ii} H_{jj}) / K)^{1/2}`, with K probes. That holds in
     coordinates in which the diagonal is 1. These are found in rounds: each halves the logarithm of the ratio between
     an assumed scale and the true one, so that columns in different units do no harm.
 
