@@ -85,6 +85,15 @@ def test_no_replica_starts_in_a_mode_that_does_not_matter(monkeypatch, broken):
     assert (np.linalg.norm(x[~lost], axis=1) < 6).all()
 
 
+@pytest.mark.parametrize(("asked", "draws"), [({}, 250), ({"num_samples": 40}, 40)])
+def test_a_slow_run_has_fewer_draws(monkeypatch, asked, draws):
+    """Unless somebody asks for a number of them."""
+    monkeypatch.setattr(auto, "decide", lambda facts: plan.slowly(plan.on_all_data("slow")))
+    found = hamcmc.sample(normal(), replicas=8, thin=1, progress=False, **asked)
+    assert found.draws == draws
+    assert found.settings["warmup"] == 300
+
+
 def test_too_few_effective_draws_make_it_longer(monkeypatch, tmp_path):
     """The longer run is the one that a larger `thin` gives, to the bit, and its costs include the shorter one."""
     monkeypatch.setitem(grading.ESS, grading.GOOD, 10_000)

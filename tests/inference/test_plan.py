@@ -17,6 +17,7 @@ def test_without_data_or_with_few_all_are_used_at_every_step():
         plan = decide(facts)
         assert isinstance(plan, Plan)
         assert (plan.regime, plan.sampler, plan.batch_size, plan.ensembles) == ("all data", "ensemble_hmc", None, 2)
+        assert plan.num_samples == 1000
 
 
 def test_facts_are_asked_for_only_where_they_matter():
@@ -42,6 +43,8 @@ def test_without_a_mode_all_data_are_used_and_the_reason_is_said():
     plan = decide(MANY._replace(seconds=2.0, mode=False, why="the density has no maximum"))
     assert plan.regime == "all data"
     assert "no maximum" in plan.reason
+    assert (plan.num_samples, plan.options["adapt"]) == (250, 300)  # it takes long, so it is short
+    assert "300 iterations, and each replica 250 draws" in plan.reason
     with pytest.raises(ValueError, match=r"no maximum.*sampler="):
         decide(MANY._replace(streamed=True, mode=False, why="the density has no maximum"))
 

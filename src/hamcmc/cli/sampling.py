@@ -71,7 +71,9 @@ def sample_command(
     cycles: Annotated[
         int | None, typer.Option(help="Let ε fall from step-size to 0 in this many cosine cycles over the run.")
     ] = None,
-    num_samples: Annotated[int, typer.Option(help="Stored draws per chain.")] = 1000,
+    num_samples: Annotated[
+        int | None, typer.Option(help="Stored draws per chain: 1000, or fewer if an automatic run would take long.")
+    ] = None,
     warmup: Annotated[
         int | None, typer.Option(help="Iterations before the first stored draw; 1000, or what an automatic run needs.")
     ] = None,
@@ -121,7 +123,7 @@ def sample_command(
     import jax
 
     from hamcmc.cli import model_file
-    from hamcmc.inference.sample import sample
+    from hamcmc.inference.sample import MANY, sample
     from hamcmc.store.directory import check_free
 
     with reporting():
@@ -165,7 +167,7 @@ def sample_command(
             notes["sampler"] = DEFAULT if sampler == "auto" else sampler
             warmup = WARMUP if warmup is None else warmup
             loaded = _load(model, data, control_variate)
-            begin, iterations = _start(loaded, start), warmup + num_samples * (thin or 1)
+            begin, iterations = _start(loaded, start), warmup + (num_samples or MANY) * (thin or 1)
             if epsilon is None:
                 work = iterations * (chains or ensembles or 1)
                 epsilon, found = _tune(loaded, notes, begin, work, quiet, batch_size=batch_size, seed=seed)

@@ -188,7 +188,7 @@ def planned_before(
 ) -> Prepared:
     """What an automatic run was prepared with, from its checkpoint; made anew if it never wrote one."""
     with reading(path / "run.json"):
-        plan = Plan(**{k: asked["plan"][k] for k in Plan._fields})
+        plan = Plan(**{k: asked["plan"][k] for k in Plan._fields if k in asked["plan"]})
     kept = {k.removeprefix("kept."): v for k, v in (checkpoint.arrays if checkpoint else {}).items() if "kept." in k}
     start = init_of(posterior, init)
     if not kept:

@@ -20,6 +20,7 @@ STRAIGHT = 0.1  # ε times the bend
 BENT, CROOKED = 0.3, 0.7  # bends above which minibatches are not worth their bias; the second where time is long
 MOST_LONGER = 16  # times as long as it was planned may a run become
 HOPELESS = 64.0  # times as many draws: beyond that, time is not what a run lacks
+FEWER, ADAPT = 250, 300  # draws of each replica, and iterations of warm-up, where all data at every step take long
 SETTLING = 40  # iterations of warm-up, divided by ε
 
 Missing = Literal["seconds", "mode", "noise"]
@@ -73,6 +74,7 @@ class Plan(NamedTuple):
         warmup: iterations before the first draw, or None for what the sampler needs.
         thin: iterations per draw.
         reason: one line for the user.
+        num_samples: draws of each replica, if none were asked for.
     """
 
     regime: Literal["all data", "minibatches"]
@@ -84,6 +86,7 @@ class Plan(NamedTuple):
     warmup: int | None
     thin: int
     reason: str
+    num_samples: int = 1000
 
 
 def decide(facts: Measured) -> Plan | Missing:
@@ -111,12 +114,12 @@ def decide(facts: Measured) -> Plan | Missing:
                 f"{what}: minibatches need one mode to reduce their noise around, but: {facts.why}. "
                 f"{remedy}, or give sampler=, step_size= and batch_size="
             )
-        return on_all_data(f"{what}: all data at every step although {slow}, because {facts.why}")
+        return slowly(on_all_data(f"{what}: all data at every step although {slow}, because {facts.why}"))
     if facts.noise is None:
         return "noise"
     if facts.bend > (BENT if predicted <= LONG else CROOKED) and not facts.streamed and not asked:
         away = f"the posterior is far from normal (its gradient differs by {facts.bend:.1f} from the normal one's)"
-        return on_all_data(f"{what}: all data at every step although {slow}, because {away}")
+        return slowly(on_all_data(f"{what}: all data at every step although {slow}, because {away}"))
     return on_minibatches(facts, what, slow)
 
 
@@ -124,6 +127,12 @@ def on_all_data(reason: str) -> Plan:
     """Trajectories with a Metropolis test."""
     reason += "; ensemble_hmc adapts metric, step and path in warm-up"
     return Plan("all data", "ensemble_hmc", {}, 0.5, None, ENSEMBLES, None, 1, reason)
+
+
+def slowly(plan: Plan) -> Plan:
+    """The same with fewer iterations: many replicas soon have enough effective draws, and an hour is long."""
+    reason = f"{plan.reason}; if you ask for nothing else, that has {ADAPT} iterations, and each replica {FEWER} draws"
+    return plan._replace(options=plan.options | {"adapt": ADAPT}, num_samples=FEWER, reason=reason)
 
 
 def on_minibatches(facts: Measured, what: str, slow: str) -> Plan:

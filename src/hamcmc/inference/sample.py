@@ -59,6 +59,7 @@ KINDS = result.KINDS | {  # what run.json must say for a run to continue
     "options": (dict, type(None)),
     "data_checksum": (str, type(None)),
 }
+MANY = 1000  # draws per chain
 
 
 def sample(
@@ -67,7 +68,7 @@ def sample(
     init: Init | None = None,
     *,
     step_size: float | Callable | str = "auto",
-    num_samples: int = 1000,
+    num_samples: int | None = None,
     warmup: int | None = None,
     thin: int | None = None,
     batch_size: int | None = None,
@@ -103,7 +104,8 @@ def sample(
             :func:`hamcmc.tune` then finds the step size first and, for a sampler given by name, those options that
             matter and are not given. That takes about a fifth of the run's gradients (at least 50 000, at most
             a million); ``settings["tuning"]`` says what was found and spent.
-        num_samples: stored draws per chain.
+        num_samples: stored draws per chain, 1000 by default. An automatic run that would take long is planned with
+            fewer.
         warmup: iterations before the first stored draw, which enter no average either. The default, and the least, is
             the number of steps in which the sampler learns a metric.
         thin: iterations per stored draw, 1 by default. Running moments see every iteration. An automatic run that turns
@@ -134,21 +136,22 @@ def sample(
     posterior = starting_at(posterior, init)
     prepared: Prepared | None = None
     given_thin, thin = thin, 1 if thin is None else thin
+    count = MANY if num_samples is None else _check.at_least("num_samples", num_samples, 1)
     if isinstance(sampler, str) and sampler == "auto":
-        _check.at_least("num_samples", num_samples, 1)
         asked = {"ensembles": ensembles, "batch_size": batch_size, "seed": seed_of(seed)}
         if out is not None:
             check_free(Path(out), overwrite=overwrite)
-        prepared = automatic(posterior, init, iterations=num_samples * thin, options=options, **asked)
+        prepared = automatic(posterior, init, iterations=count * thin, options=options, **asked)
         say_plan(prepared.plan, progress)
         posterior, sampler, options = prepared.posterior, prepared.plan.sampler, prepared.plan.options
         init, ensembles, batch_size = Positions(prepared.starts), prepared.plan.ensembles, prepared.plan.batch_size
+        count = prepared.plan.num_samples if num_samples is None else count
         thin, step_size = thin * prepared.plan.thin, prepared.plan.step_size if step_size == "auto" else step_size
         warmup = prepared.plan.warmup if warmup is None else warmup
     init = init_of(posterior, init)
     name, made = name_of(sampler), made_by(sampler, posterior, options)
     settings = {
-        "num_samples": _check.at_least("num_samples", num_samples, 1),
+        "num_samples": count,
         "warmup": warmup_of(made, warmup),
         "thin": _check.at_least("thin", thin, 1),
         "batch_size": batch_size_of(batch_size, posterior),
