@@ -180,9 +180,11 @@ def test_summaries(x, w, order, factor):
     assert quantiles[-1] <= x.max()
     for other in (summary(x[order], w), summary(x, factor * w)):
         assert_allclose(other, found, rtol=1e-9, atol=1e-9 * (1 + np.abs(x).max()))
+    assert 1 / 12 <= ess.kish(w) <= 1 + 1e-12
+    if len(np.unique(2 * x + 3)) < len(np.unique(x)):  # rounding makes draws equal, and equal ones have another order
+        return
     shifted = summary(2 * x + 3, w)
     assert_allclose(shifted, 2 * found + np.r_[3, 0, [3] * 5], rtol=1e-9, atol=1e-9 * (1 + np.abs(x).max()))
-    assert 1 / 12 <= ess.kish(w) <= 1 + 1e-12
 
 
 @settings(max_examples=15)
