@@ -29,6 +29,12 @@ def test_facts_are_asked_for_only_where_they_matter():
     assert decide(KNOWN).regime == "minibatches"
 
 
+def test_trajectories_are_longer_in_many_dimensions():
+    """So the same time for a gradient is too much for a thousand parameters, where it is not for ten."""
+    assert decide(MANY._replace(dimension=10, seconds=2e-3)).regime == "all data"
+    assert decide(MANY._replace(dimension=1000, seconds=2e-3)) == "mode"
+
+
 def test_a_batch_size_asks_for_minibatches():
     few = Measured(500, 5, False, 1600, 32, True, batch_size=100)
     assert decide(few) == "mode"

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from hamcmc._types import Record
 
 ENSEMBLES = 2  # independent ones, so that R-hat compares what is independent
-LEAPFROGS = 4  # of a typical transition, for predictions of time
+LEAPFROGS, STRAIGHTFORWARD = 4, 40  # of a typical transition, for predictions of time, and up to how many parameters
 PATIENCE = 20.0  # seconds of sampling on all data, above which minibatches are considered
 LONG = 600.0  # seconds above which minibatches are used also where the posterior is only roughly normal
 NOISE = 0.01  # share of a variance that the gradient's noise may add
@@ -99,7 +99,8 @@ def decide(facts: Measured) -> Plan | Missing:
     if not facts.streamed and not asked:
         if facts.seconds is None:
             return "seconds"
-        predicted = facts.seconds * LEAPFROGS * facts.iterations
+        leapfrogs = LEAPFROGS * math.sqrt(max(1.0, facts.dimension / STRAIGHTFORWARD))
+        predicted = facts.seconds * leapfrogs * facts.iterations
         if predicted <= PATIENCE:
             return on_all_data(f"{what}: all data at every step, because that takes about {duration(predicted)}")
     slow = f"all data at every step would take {duration(predicted)}"
