@@ -35,6 +35,15 @@ def test_trajectories_are_longer_in_many_dimensions():
     assert decide(MANY._replace(dimension=1000, seconds=2e-3)) == "mode"
 
 
+def test_minibatches_of_half_the_rows_are_not_worth_it():
+    few = Measured(1000, 1000, False, 1600, 32, False, seconds=2e-3, mode=True, noise=250.0, bend=0.2)
+    plan = decide(few)
+    assert (plan.regime, plan.num_samples) == ("all data", 250)
+    assert "minibatches of 500 rows, which their noise asks for, would take longer still" in plan.reason
+    assert decide(few._replace(batch_size=500)).regime == "minibatches"
+    assert decide(few._replace(noise=1.0)).regime == "minibatches"
+
+
 def test_a_batch_size_asks_for_minibatches():
     few = Measured(500, 5, False, 1600, 32, True, batch_size=100)
     assert decide(few) == "mode"
@@ -64,7 +73,7 @@ def test_a_posterior_that_is_far_from_normal_is_sampled_on_all_data():
 @pytest.mark.parametrize("noise", [0.01, 1.0, 30.0, 1e4, 1e7])
 @pytest.mark.parametrize("rows", [2000, 10**6])
 def test_the_noise_of_the_gradient_stays_within_its_share(noise, rows):
-    plan = decide(KNOWN._replace(noise=noise, rows=rows))
+    plan = decide(KNOWN._replace(noise=noise, rows=rows, streamed=True))
     assert added(plan, noise) <= NOISE * 1.001
     assert plan.batch_size <= min(LARGEST_BATCH, rows // 2)
     assert 0 < plan.step_size <= 1

@@ -15,6 +15,7 @@ PATIENCE = 20.0  # seconds of sampling on all data, above which minibatches are 
 LONG = 600.0  # seconds above which minibatches are used also where the posterior is only roughly normal
 NOISE = 0.01  # share of a variance that the gradient's noise may add
 SMALLEST_BATCH, LARGEST_BATCH = 32, 2**14
+MOVING = 11  # replicas of ensemble_hamcmc that move in an iteration
 LARGEST_STEP, DIAGONAL_STEP = 1.0, 0.2  # ε in white coordinates, and in those that only a diagonal scales
 STRAIGHT = 0.1  # ε times the bend
 BENT, CROOKED = 0.3, 0.7  # bends above which minibatches are not worth their bias; the second where time is long
@@ -99,8 +100,7 @@ def decide(facts: Measured) -> Plan | Missing:
     if not facts.streamed and not asked:
         if facts.seconds is None:
             return "seconds"
-        leapfrogs = LEAPFROGS * math.sqrt(max(1.0, facts.dimension / STRAIGHTFORWARD))
-        predicted = facts.seconds * leapfrogs * facts.iterations
+        predicted = facts.seconds * leapfrogs(facts) * facts.iterations
         if predicted <= PATIENCE:
             return on_all_data(f"{what}: all data at every step, because that takes about {duration(predicted)}")
     slow = f"all data at every step would take {duration(predicted)}"
@@ -121,7 +121,23 @@ def decide(facts: Measured) -> Plan | Missing:
     if facts.bend > (BENT if predicted <= LONG else CROOKED) and not facts.streamed and not asked:
         away = f"the posterior is far from normal (its gradient differs by {facts.bend:.1f} from the normal one's)"
         return slowly(on_all_data(f"{what}: all data at every step although {slow}, because {away}"))
-    return on_minibatches(facts, what, slow)
+    plan = on_minibatches(facts, what, slow)
+    shortest = (ADAPT + FEWER) * leapfrogs(facts) * facts.replicas  # gradients of a run on all data
+    if gradients(plan, facts) > shortest and not facts.streamed and not asked:
+        noisy = f"minibatches of {plan.batch_size:,} rows, which their noise asks for, would take longer still"
+        return slowly(on_all_data(f"{what}: all data at every step although {slow}, because {noisy}"))
+    return plan
+
+
+def leapfrogs(facts: Measured) -> float:
+    """Of a typical transition."""
+    return LEAPFROGS * math.sqrt(max(1.0, facts.dimension / STRAIGHTFORWARD))
+
+
+def gradients(plan: Plan, facts: Measured) -> float:
+    """The work of a plan for minibatches, in gradients on all data."""
+    iterations = (plan.warmup or 0) + plan.num_samples * plan.thin
+    return iterations * (plan.batch_size or facts.rows) / facts.rows * MOVING * plan.ensembles
 
 
 def on_all_data(reason: str) -> Plan:
