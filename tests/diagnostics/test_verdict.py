@@ -65,6 +65,16 @@ def test_too_few_draws_of_heavy_tails(judge):
     assert judge(*exact("gaussian", 0)).short < 1.2
 
 
+@pytest.mark.parametrize(("far", "word"), [(100.0, "not converged"), (3.0, "good")])
+def test_a_few_draws_apart_are_not_enough(judge, far, word):
+    """Five draws of thousands a hundred deviations away double the standard deviation; five at 3 are a tail."""
+    x, grad = exact("gaussian", 0)
+    x[0, 10:15, 2] = far + 0.1 * x[0, 10:15, 2]
+    v = judge(x, grad)
+    assert v.word == word
+    assert ("a few draws of theta[2], far from all others" in str(v.reasons)) == (word != "good")
+
+
 def shifted(x):
     x[..., 3] += 0.3
 

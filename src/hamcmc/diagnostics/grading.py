@@ -201,6 +201,11 @@ def _effective(m: Measured) -> Iterator[Reason]:
     if grade > GOOD:
         text = f"the 5 to 95 % range of {m.names[j]} is known to ± {2 * m.ranges[j]:.0%} only"
         yield Reason(grade, 2.0, text)
+    apart = np.where(m.tails > NO_VARIANCE, 0.0, m.apart)  # a tail without a variance has gaps of its own
+    j = int(np.argmax(apart))
+    if apart[j] > MATERIAL:
+        text = f"a few draws of {m.names[j]}, far from all others, raise its standard deviation by {apart[j]:.0%}"
+        yield Reason(NOT_CONVERGED, 2.5, f"{text}: a mode of unknown weight, or a start that was left late")
 
 
 def short_of(m: Measured) -> float:

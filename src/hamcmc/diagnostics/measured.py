@@ -14,7 +14,7 @@ from hamcmc.diagnostics.identities import Confronted, Draws, confront
 from hamcmc.diagnostics.mixing import Mixing, mixing
 from hamcmc.diagnostics.names import label
 from hamcmc.diagnostics.stein import spread
-from hamcmc.diagnostics.tails import range_error, tail_index
+from hamcmc.diagnostics.tails import range_error, tail_index, weight_apart
 from hamcmc.store.result import StoredRun
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.support import Support, of_leaves
@@ -39,6 +39,7 @@ class Measured:
         digits: standard deviations in units of the last digit of the largest values.
         tails: the tail index of the draws: a variance exists below 1/2, a mean below 1.
         ranges: relative standard errors of the ranges from 5 to 95 %.
+        apart: by how much a few draws far from all others raise the standard deviations.
         stuck: chain → what is wrong with it.
         acceptance: the mean share of accepted proposals; None if there was no Metropolis test.
         stein: what the gradients say; None if they were not confronted.
@@ -55,6 +56,7 @@ class Measured:
     digits: np.ndarray
     tails: np.ndarray
     ranges: np.ndarray
+    apart: np.ndarray
     stuck: dict[int, str]
     acceptance: float | None
     stein: Confronted | None = None
@@ -82,6 +84,7 @@ def measure(result: StoredRun, posterior: Posterior | None, draws: int, seed: in
         "digits": _digits(result, flat),
         "tails": tail_index(flat),
         "ranges": range_error(flat, found.ess_tail),
+        "apart": weight_apart(flat),
         "stuck": stuck_chains(x, found, apart),
         "acceptance": _acceptance(result),
     }
