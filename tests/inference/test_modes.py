@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import hamcmc
-from hamcmc.inference import modes
+from hamcmc.inference import modes, starts
 from hamcmc.inference.modes import surveyed
 from hamcmc.inference.starts import arrive, convex
 from hamcmc.target.mode import Laplace, approximated, prepared
@@ -46,6 +46,23 @@ def test_the_best_mode_is_taken():
     assert first.flat[0] > first.flat[1]
     assert found.converged
     np.testing.assert_allclose(found.flat, [-1, 1.5], atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("masses", "best", "single"), [((0, 1, 40), 2, True), ((0, 40, 1), 1, True), ((0, 1), 1, False)]
+)
+def test_modes_are_compared_with_the_best(monkeypatch, masses, best, single):
+    """Two modes that share what is hardly any mass do not matter beside a third one."""
+    passes, position = prepared(mixture(0.3), None, 0)
+    found = approximated(passes, position)
+    places = [starts.Place(found.flat + 10 * i, found.root, float(mass), 0) for i, mass in enumerate(masses)]
+    of = {float(p.x[0]): p for p in map(lambda p: p._replace(x=passes.rounded(p.x)), places)}
+    monkeypatch.setattr(modes, "elsewhere", lambda *_: list(of.values())[1:])
+    monkeypatch.setattr(modes, "approximated", lambda _, x, seed: found._replace(position=x))
+    monkeypatch.setattr(modes, "_place", lambda _, other: of[float(other.flat[0])])
+    chosen = surveyed(passes, found, found.flat, 0)
+    assert chosen.flat[0] == pytest.approx(places[best].x[0])
+    assert chosen.converged == single
 
 
 def test_one_mode_is_kept(monkeypatch):

@@ -42,6 +42,8 @@ def surveyed(passes: Passes, found: Laplace, init: np.ndarray, seed: int) -> Lap
         ahead = _place(passes, other).mass - _place(passes, best).mass
         if abs(ahead) < MINOR:
             shared = _difference(best, other, ahead)
+        elif ahead > 0:  # whatever the modes before it share is hardly any mass
+            shared = ""
         best = other if ahead > 0 else best
     best = best._replace(gradients=passes.spent)
     return best._replace(converged=False, reason=shared) if shared else best
