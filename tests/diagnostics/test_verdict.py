@@ -9,6 +9,7 @@ import pytest
 
 import hamcmc
 from hamcmc.diagnostics import check, gradients, measured, stored_verdict, summary
+from hamcmc.diagnostics.tails import weight_apart
 from hamcmc.diagnostics.verdict import Verdict
 from tests.diagnostics import broken
 from tests.report.results import make_result
@@ -73,6 +74,18 @@ def test_a_few_draws_apart_are_not_enough(judge, far, word):
     v = judge(x, grad)
     assert v.word == word
     assert ("a few draws of theta[2], far from all others" in str(v.reasons)) == (word != "good")
+
+
+def test_a_column_that_hardly_moves_has_no_draws_apart():
+    """It has no spread to compare with, and does not hide a column that has."""
+    x = RNG(0).normal(size=(5000, 3))
+    x[:, 0] = 0.0
+    x[:5, 0] = 1.0
+    x[:5, 1] = 100.0
+    x[0, 2] = np.inf
+    still, raised, infinite = weight_apart(x)
+    assert (still, infinite) == (0, 0)
+    assert raised == pytest.approx(np.sqrt(1 + 5 * 100**2 / 5000) - 1, rel=0.05)
 
 
 def shifted(x):

@@ -1,4 +1,4 @@
-"""The tails of draws: how heavy they are, whether moments exist, and how well quantiles are known, and draws apart."""
+"""The tails of draws: how heavy they are, whether moments exist, how well quantiles are known, and draws apart."""
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def weight_apart(x: np.ndarray) -> np.ndarray:
 
     They count if there are at least APART of them, all GAP times as far from the median as the next draw. Tails do not
     look like that: those of Student's t with 3 degrees of freedom do so once in 4⁹ times. A mode that is seldom visited
-    does, and how much mass it has is then not known.
+    does, and how much mass it has is then not known. Columns that hardly move are left to other checks.
     """
     found, most = np.zeros(x.shape[1]), int(SHARE * len(x))
     if most < APART:
@@ -57,5 +57,6 @@ def weight_apart(x: np.ndarray) -> np.ndarray:
         gaps = np.nan_to_num(outermost[APART - 1 : -1] / outermost[APART:])
     for j in np.nonzero(gaps.max(0) >= GAP)[0]:
         near = x[size[:, j] <= outermost[APART + int(np.argmax(gaps[:, j])), j], j]
-        found[j] = x[:, j].std() / near.std() - 1
+        if np.isfinite(x[:, j]).all() and near.std() > 0:
+            found[j] = x[:, j].std() / near.std() - 1
     return found

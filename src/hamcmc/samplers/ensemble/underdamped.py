@@ -218,7 +218,7 @@ def steeper(old: Float[Array, ""], new: Float[Array, ""], steps: Int[Array, ""])
 
 
 def tamed(pull: PyTree, step_size: Scalar) -> PyTree:
-    """Forces Sᵀg, those beyond what a step believes cut to that: their mean moves all replicas."""
+    """Forces Sᵀg, each cut to the longest that a step believes, because their mean moves all replicas."""
     size = sum(x[0].size for x in jax.tree.leaves(pull))
     kept = cut(row_squares(pull), jnp.float32(size), step_size)
     return jax.tree.map(lambda x: (replica_axis(kept, x) * x).astype(x.dtype), pull)
