@@ -114,9 +114,9 @@ def test_the_coverage_notices(file, old, new, ratings, tmp_path):
     with mutant(file, old, new):
         broken = importlib.import_module("hamcmc.factorization.run")
         table = broken.files.read(ratings)
-        options = {"rank": 2, "blocks": 2, "test": 0.3, "num_samples": 150, "warmup": 50, "progress": False}
+        options = {"rank": 2, "blocks": 2, "test": 0.5, "num_samples": 150, "warmup": 50, "progress": False}
         model = broken.factorize(table, tmp_path / "run", **options)
-        assert np.abs(coverage_scores(model)).max() > 3  # the limit that the intact model keeps
+        assert np.abs(coverage_scores(model)).max() > 4
 
 
 @pytest.mark.slow
