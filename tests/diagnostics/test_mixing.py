@@ -28,6 +28,10 @@ def test_arvizs_values(chains, draws, rho):
         assert_allclose(found.ess_bulk[k], az.ess(x[..., k], method="bulk"), rtol=1e-8)
         assert_allclose(found.ess_tail[k], az.ess(x[..., k], method="tail"), rtol=1e-8)
         assert_allclose(found.r_hat[k], az.rhat(x[..., k]) if chains > 1 else np.nan, rtol=1e-8)
+        assert_allclose(ess.r_hat(x[..., k]), found.r_hat[k])
+        for method in ("bulk", "tail", "mean"):
+            alone = ess.effective_size(x[..., k], np.ones(1), method)
+            assert_allclose(alone, az.ess(x[..., k], method=method), rtol=1e-8)
 
 
 def test_blocks_do_not_matter(monkeypatch):

@@ -1,7 +1,8 @@
 """Effective sample sizes and R-hat, for weighted draws, interleaved chains and ensembles.
 
-Draws of a run with decreasing steps carry weights, their ε: every estimate is ``Σ ε h(θ) / Σ ε``. ArviZ's effective
-sample size ignores weights, so it is multiplied by Kish's factor ``(Σw)² / (n Σw²)``, which is 1 for equal weights.
+The definitions are ArviZ's (:mod:`hamcmc.diagnostics.mixing` has them), without the second that importing ArviZ takes.
+Draws of a run with decreasing steps carry weights, their ε: every estimate is ``Σ ε h(θ) / Σ ε``. The effective sample
+size ignores weights, so it is multiplied by Kish's factor ``(Σw)² / (n Σw²)``, which is 1 for equal weights.
 
 A chain of HAMCMC is M interleaved chains, of which a different one moves at each iteration. Successive draws are then
 nearly independent, and draws M apart are not. ArviZ looks no further than the first small autocorrelations and takes
@@ -17,8 +18,8 @@ from typing import Literal
 import numpy as np
 
 from hamcmc._types import Facts
-
-LEAST = 4  # draws per chain below which ArviZ gives no ESS
+from hamcmc.diagnostics import mixing
+from hamcmc.diagnostics.mixing import LEAST
 
 
 def arviz() -> ModuleType:
@@ -48,10 +49,16 @@ def kish(weights: np.ndarray) -> float:
 
 
 def effective_size(x: np.ndarray, weights: np.ndarray, method: Literal["bulk", "tail", "mean"]) -> float:
-    """ArviZ's ESS of draws (chain, draw) times Kish's factor; NaN for too few draws, and where a chain never moves."""
+    """The ESS of draws (chain, draw) times Kish's factor; NaN for too few draws, and where a chain never moves."""
     if not can_tell(x):
         return np.nan
-    return float(arviz().ess(x, method=method)) * kish(weights)
+    of_all = np.asarray(x, np.float64)[..., None]
+    if method == "tail":
+        found = mixing.effective_in_tails(of_all)
+    else:
+        halves = mixing.split(of_all)
+        found = mixing.effective(mixing.normal_scores(halves) if method == "bulk" else halves)[0]
+    return float(found[0]) * kish(weights)
 
 
 def independent_share(x: np.ndarray, replicas: int) -> float:
@@ -65,13 +72,16 @@ def independent_share(x: np.ndarray, replicas: int) -> float:
     together = x.reshape(-1, replicas, x.shape[1]).mean(1)
     if not can_tell(together):
         return 1.0
-    of_mean, of_all = (float(arviz().ess(v, method="mean")) for v in (together, x))
+    of_mean, of_all = (effective_size(v, np.ones(1), "mean") for v in (together, x))
     return min(1.0, of_mean * x.var() / together.var() / of_all)
 
 
 def r_hat(x: np.ndarray) -> float:
-    """ArviZ's rank-normalized split R-hat of draws (chain, draw); NaN for a single chain."""
-    return float(arviz().rhat(x)) if x.shape[0] > 1 and can_tell(x) else np.nan
+    """The rank-normalized split R-hat of draws (chain, draw); NaN for a single chain."""
+    if x.shape[0] == 1 or not can_tell(x):
+        return np.nan
+    halves = mixing.split(np.asarray(x, np.float64)[..., None])
+    return max(float(mixing.r_hat(f(halves))[0]) for f in (mixing.normal_scores, mixing.folded_scores))
 
 
 def can_tell(x: np.ndarray) -> bool:

@@ -68,12 +68,12 @@ def _state(settings: Facts, meta: Facts, draws: int) -> Iterator[Reason]:
 
 def critical(m: Measured, probability: float = ALARM) -> float:
     """The value of Student's t that chance exceeds in one of all statistics with this probability."""
-    from scipy import stats  # it takes a while to import
+    from scipy import special  # it takes a while to import
 
     if m.stein is None:
         return np.inf
     count = 3 * len(m.stein.mean.error)
-    return float(stats.t.isf(probability / (2 * count), max(int(m.stein.clusters) - 1, 2)))
+    return float(-special.stdtrit(max(int(m.stein.clusters) - 1, 2), probability / (2 * count)))
 
 
 def _stein(m: Measured) -> Iterator[Reason]:
@@ -144,9 +144,9 @@ def r_hat_limits(m: Measured, limit: float) -> tuple[np.ndarray, np.ndarray]:
     a half-chain it is 1/e, even if all is well, with a relative standard deviation of √(2/(k−1)) for k of them. Many
     short chains therefore have a larger R-hat than a few long ones, and that is no fault.
     """
-    from scipy import stats
+    from scipy import special
 
-    z = stats.norm.isf(0.01 / max(1, len(m.names)))
+    z = -special.ndtri(0.01 / max(1, len(m.names)))
     nested = 1 < m.ensembles < m.half_chains // 2
     e = np.maximum(np.nan_to_num(m.mixing.own), FEWEST_EFFECTIVE[nested])
 

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hamcmc.diagnostics.ess import LEAST
-
+LEAST = 4  # draws per chain below which ESS and R-hat say nothing
 BLOCK = 2**22  # numbers that are looked at together: it bounds the memory
 
 
@@ -61,7 +60,7 @@ def _mixing(x: np.ndarray, replicas: int, apart: int) -> Mixing:
     x = np.where(np.isfinite(x), x, 0.0)
     halves = split(x)
     scores = normal_scores(halves)
-    folded = normal_scores(np.abs(halves - np.median(halves, axis=(0, 1))))
+    folded = folded_scores(halves)
     several, independent = len(x) > apart, len(x) > together
 
     def largest(groups: int) -> np.ndarray:
@@ -69,10 +68,7 @@ def _mixing(x: np.ndarray, replicas: int, apart: int) -> Mixing:
         return np.fmax(r_hat(pooled(scores, groups)), r_hat(pooled(folded, groups)))
 
     bulk, own = effective(scores)
-    tail = np.full(x.shape[2], np.inf)
-    for q in (0.05, 0.95):
-        below = (x <= np.quantile(x, q, axis=(0, 1))).astype(np.float64)
-        tail = np.fmin(tail, effective(split(below))[0])
+    tail = effective_in_tails(x)
     share = _share(scores, bulk, replicas) if replicas > 1 else 1.0
     nan = np.full(x.shape[2], np.nan)
     found = (largest(1) if several else nan, largest(together) if independent else nan, share * bulk, share * tail, own)
@@ -93,7 +89,7 @@ def pooled(halves: np.ndarray, together: int) -> np.ndarray:
 
 def normal_scores(x: np.ndarray) -> np.ndarray:
     """Normal quantiles of the ranks among all chains, separately for each scalar; equal values share a mean rank."""
-    from scipy import special, stats  # it takes a while to import
+    from scipy import special  # it takes a while to import
 
     flat = np.ascontiguousarray(x.reshape(-1, x.shape[2]).T)
     size = flat.shape[1]
@@ -103,9 +99,20 @@ def normal_scores(x: np.ndarray) -> np.ndarray:
     ranks = np.arange(1.0, size + 1)[None]
     scores = np.empty_like(flat)
     np.put_along_axis(scores, order, special.ndtri((ranks - 3 / 8) / (size + 1 / 4)), axis=1)
-    if tied.any():
-        scores[tied] = special.ndtri((stats.rankdata(flat[tied], axis=1) - 3 / 8) / (size + 1 / 4))
+    for row in np.flatnonzero(tied):
+        scores[row] = special.ndtri((mean_ranks(flat[row]) - 3 / 8) / (size + 1 / 4))
     return scores.T.reshape(x.shape)
+
+
+def mean_ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 1 on; equal values share the mean of theirs."""
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[which]
+
+
+def folded_scores(halves: np.ndarray) -> np.ndarray:
+    """Normal scores of the distances from the median."""
+    return normal_scores(np.abs(halves - np.median(halves, axis=(0, 1))))
 
 
 def r_hat(x: np.ndarray) -> np.ndarray:
@@ -130,6 +137,15 @@ def effective(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     total = _total(covariance, inside, covariance[0] + between, chains * n)
     own = _total(covariance, inside, covariance[0], chains * n) / chains
     return np.where(constant, chains * n, total), np.where(constant, n, own)
+
+
+def effective_in_tails(x: np.ndarray) -> np.ndarray:
+    """The ESS of the poorer of the 5 % and 95 % quantiles, (chain, draw, K) → (K,)."""
+    tail = np.full(x.shape[2], np.inf)
+    for q in (0.05, 0.95):
+        below = (x <= np.quantile(x, q, axis=(0, 1))).astype(np.float64)
+        tail = np.fmin(tail, effective(split(below))[0])
+    return tail
 
 
 def _autocovariance(centred: np.ndarray) -> np.ndarray:
