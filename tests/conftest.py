@@ -87,6 +87,19 @@ class Remembered:
         return self.values[key][0]
 
 
+class Programs(Remembered):
+    """The same for a program, which depends on the shapes of its arguments."""
+
+    def __call__(self, segment, arguments, iterations):
+        shapes = [(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(arguments)]
+        key = (id(segment), str(shapes), iterations < compiled.MANY, jax.config.read("jax_disable_most_optimizations"))
+        if key not in self.values:
+            if len(self.values) >= self.MOST:
+                del self.values[next(iter(self.values))]
+            self.values[key] = (self.function(segment, arguments, iterations), segment)
+        return self.values[key][0]
+
+
 def identity(value):
     """What is equal for equal arguments: the value, what a schedule or a posterior consists of, or else an id."""
     if isinstance(value, str | int | float | bool | None):
@@ -105,6 +118,7 @@ def programs_are_shared():
         for module in (registry, factory):
             patch.setattr(module, "build_one", build_one)
         patch.setattr(compiled, "build", Remembered(compiled.build))
+        patch.setattr(compiled, "compiled", Programs(compiled.compiled))
         yield
 
 

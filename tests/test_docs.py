@@ -25,7 +25,7 @@ INTERNAL = (
     *("_*", "*._*", "cli*", "paper*", "store.*", "target.landscape"),
     *("target.lbfgs", "target.newton", "target.passes", "target.search", "target.view"),
     *("samplers.ensemble*", "samplers.registry"),
-    *("inference.candidates", "inference.compilation", "inference.compiled", "inference.job", "inference.program"),
+    *("inference.candidates", "inference.compiled", "inference.job", "inference.program"),
     *("inference.scoring", "inference.stream", "inference.tempering", "inference.trials"),
     *("diagnostics.costs", "diagnostics.ess", "diagnostics.fields", "diagnostics.gradients", "diagnostics.grading"),
     *("inference.arguments", "inference.divergence", "inference.modes"),

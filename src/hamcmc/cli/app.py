@@ -24,9 +24,9 @@ app = typer.Typer(
 
 def main() -> None:
     """The entry point."""
-    from hamcmc.inference import compilation
+    from hamcmc import _compile
 
-    compilation.keep()
+    _compile.keep()
     app()
 
 

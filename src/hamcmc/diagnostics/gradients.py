@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from hamcmc._compile import jit
 from hamcmc._types import PyTree
 from hamcmc.target import minibatch
 from hamcmc.target.estimators import control_variate
@@ -81,7 +82,7 @@ def at(posterior: Posterior, positions: PyTree, seed: int = 0) -> PyTree:
         part = jax.tree.map(lambda a, start=start: a[start : start + rows], posterior.data)
         share = min(rows, posterior.size - start) / posterior.size
         mean = jax.tree.map(lambda m, g, share=share: m + share * g, mean, of_part(positions, part))
-    return jax.jit(jax.vmap(posterior.combine))(positions, mean)
+    return jit(jax.vmap(posterior.combine))(positions, mean)
 
 
 def _mapped(grad: Any) -> Any:
@@ -91,7 +92,7 @@ def _mapped(grad: Any) -> Any:
         """The gradient at each position."""
         return lax.map(lambda p: grad(p, *data), positions, batch_size=TOGETHER)
 
-    return jax.jit(of_all)
+    return jit(of_all)
 
 
 def _on_some_rows(posterior: Posterior, positions: PyTree, rows: int, seed: int) -> PyTree:
@@ -102,7 +103,7 @@ def _on_some_rows(posterior: Posterior, positions: PyTree, rows: int, seed: int)
     size = len(jax.tree.leaves(pool)[0])
     keys = jax.random.split(jax.random.key(seed), len(jax.tree.leaves(positions)[0]))
 
-    @jax.jit
+    @jit
     def of_all(positions: PyTree, keys: Array, pool: PyTree) -> PyTree:
         """The gradient at each position, on rows that its key chooses."""
 
@@ -119,9 +120,9 @@ def _on_some_rows(posterior: Posterior, positions: PyTree, rows: int, seed: int)
 def log_densities(posterior: Posterior, positions: PyTree) -> np.ndarray:
     """The log-density at each position, on the first rows and scaled to all data."""
     if posterior.size == 0:
-        return np.asarray(jax.jit(jax.vmap(posterior.log_density))(positions), np.float64)
+        return np.asarray(jit(jax.vmap(posterior.log_density))(positions), np.float64)
     rows = jax.tree.map(lambda x: jnp.asarray(x[:SOME]), posterior.data)
-    found = jax.jit(partial(_densities, posterior))(positions, rows)
+    found = jit(partial(_densities, posterior))(positions, rows)
     return np.asarray(found, np.float64)
 
 

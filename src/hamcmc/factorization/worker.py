@@ -5,8 +5,8 @@ import sys
 
 import jax
 
+from hamcmc import _compile
 from hamcmc.factorization import launch
-from hamcmc.inference import compilation
 from hamcmc.store.errors import Interrupted, NonFinite, RunError
 
 LOST = 3  # exit code of a process that lost another one
@@ -20,7 +20,7 @@ def main(path: str, *options: str) -> int:
     quiet = False if "--quiet" in options else None
     _take_own_cores()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the collectives' library prints to stdout
-    compilation.keep()
+    _compile.keep()
     launch.join()
     try:
         run_here(path, progress=quiet, checkpoint_seconds=seconds)

@@ -13,11 +13,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from hamcmc._compile import jit, soon
 from hamcmc._types import PyTree
 from hamcmc.samplers.base import Sampler
 from hamcmc.store.moments import Moments
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
+
+MANY = 30_000  # iterations, from which on XLA may take its time
 
 
 class Keys(NamedTuple):
@@ -45,17 +48,16 @@ class Segment(NamedTuple):
 
 def keys(seed: int, chains: int, replicas: int = 1) -> Keys:
     """The keys of a run: one per chain for minibatches and steps, one per replica for starts and stored gradients."""
-    return _keys(jax.random.key(seed), chains, chains * replicas)
+    return jit(partial(_keys, chains=chains, replicas=chains * replicas))(jax.random.key(seed))
 
 
-@partial(jax.jit, static_argnums=(1, 2))
 def _keys(key: Array, chains: int, replicas: int) -> Keys:
-    def many(key: Array, n: int) -> Array:
-        """n keys from one."""
-        return jax.vmap(lambda c: jax.random.fold_in(key, c))(jnp.arange(n))
+    def many(key: Array) -> Array:
+        """Keys from one, as many as any use needs: XLA takes long to compile each place that makes keys."""
+        return jax.vmap(lambda c: jax.random.fold_in(key, c))(jnp.arange(replicas))
 
-    batch, step, start, gradient = jax.random.split(key, len(Keys._fields))
-    return Keys(many(batch, chains), many(step, chains), many(start, replicas), many(gradient, replicas))
+    batch, step, start, gradient = jax.vmap(many)(jax.random.split(key, len(Keys._fields)))
+    return Keys(batch[:chains], step[:chains], start, gradient)
 
 
 def build(
@@ -69,7 +71,7 @@ def build(
     thin: int,
     slots: int,
 ) -> Any:
-    """Build the compiled ``segment(data, state, keys, begin, end, origin, collect) -> Segment``.
+    """Build the jitted ``segment(data, state, keys, begin, end, origin, collect) -> Segment``.
 
     It runs iterations begin … end−1. The draw of iteration t goes to slot ``(t − origin) // thin``, and later
     iterations overwrite it; `collect` switches the moments on. For a streamed posterior `data` holds the minibatches of
@@ -77,6 +79,23 @@ def build(
     """
     loop = _Loop(posterior, sampler, schedule, batch_size, replace, chains, thin, slots)
     return jax.jit(loop.segment, donate_argnames=("state",))
+
+
+def compiled(segment: Any, arguments: tuple, iterations: int) -> Callable:
+    """The segment as a program, for arguments like these.
+
+    What the model closes over becomes an argument too. So the program depends on shapes alone, and one that was kept
+    serves other data.
+
+    Args:
+        segment: by :func:`build`.
+        arguments: of its first call.
+        iterations: of the whole run. A short one is better off with a program that is ready soon.
+    """
+    converted, constants = jax.closure_convert(segment.__wrapped__, *arguments)
+    options = soon() if iterations < MANY else None
+    program = jax.jit(converted, donate_argnums=(1,), compiler_options=options).lower(*arguments, *constants).compile()
+    return lambda *given: program(*given, *constants)
 
 
 class _Loop:

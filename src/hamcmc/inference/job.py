@@ -13,6 +13,7 @@ import numpy as np
 from jax.tree_util import tree_leaves_with_path
 
 from hamcmc import _check
+from hamcmc._compile import jit
 from hamcmc._types import PyTree, Record
 from hamcmc.inference import compiled as loop
 from hamcmc.inference import schedules, stream
@@ -68,10 +69,10 @@ def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callabl
     positions = starts_of(posterior, init, keys.start)
     check_start(posterior, positions, settings["batch_size"])
     positions *= len(keys.start) if len(positions) == 1 else 1
-    stacked = jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *positions)  # on the host, where nothing is compiled
-    if replicas > 1:
-        stacked = jax.tree.map(lambda x: x.reshape(ensembles, replicas, *x.shape[1:]), stacked)
-    state = jax.vmap(sampler.init)(stacked)
+    leading = (ensembles, replicas) if replicas > 1 else (ensembles,)
+    # On the host, where nothing is compiled.
+    stacked = jax.tree.map(lambda *x: np.stack(x).reshape(*leading, *x[0].shape), *positions)
+    state = jit(jax.vmap(sampler.init))(stacked)
     total = settings["warmup"] + settings["num_samples"] * settings["thin"]
     if total >= 2**31:
         raise ValueError(f"warmup + num_samples * thin must stay below 2**31 iterations, got {total}")
@@ -144,7 +145,7 @@ def check_start(posterior: Posterior, positions: list[PyTree], batch_size: int |
             of = " of one datum" if rows else ""
             raise ValueError(f"{name} must return a scalar{of}, got shape {value.shape[len(rows) :]}")
 
-    @jax.jit
+    @jit
     def evaluate(position: PyTree, batch: PyTree) -> tuple[dict[str, jax.Array], PyTree]:
         """Both parts, and the gradient of their sum."""
         return values(position, batch), posterior.grad(position, batch)
@@ -179,9 +180,7 @@ def batch_size_of(value: Any, posterior: Posterior) -> int | None:
 
 def recorded(posterior: Posterior, sampler: Sampler, position: PyTree, settings: dict) -> list[Record]:
     """Group, name, shape and type of every array recorded at each draw."""
-    rows = posterior.size if settings["batch_size"] is None else settings["batch_size"]
-    state = state_shape(sampler, position)
-    _, info = jax.eval_shape(sampler.step, jax.random.key(0), state, batch_shape(posterior, rows), 1.0)
+    _, info = jax.eval_shape(sampler.step, *step_shapes(posterior, sampler, position, settings))
     theta = jax.eval_shape(posterior.constrain, position)
     groups = [("posterior", theta), ("sample_stats", info)]
     if settings["store_gradients"]:
@@ -199,30 +198,28 @@ def recorded(posterior: Posterior, sampler: Sampler, position: PyTree, settings:
     return [*found, {"group": "sample_stats", "name": "step_size", "shape": [], "dtype": kind}]
 
 
-def batch_shape(posterior: Posterior, rows: int) -> PyTree:
-    """Shapes and types of a minibatch."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), jnp.asarray(x[:1]).dtype), posterior.data)
-
-
-def state_shape(sampler: Sampler, position: PyTree) -> Any:
-    """Shapes and types of a sampler's state, from one position."""
+def step_shapes(posterior: Posterior, sampler: Sampler, position: PyTree, settings: dict) -> tuple:
+    """Shapes and types of what a step takes: key, state, minibatch and step size, as the compiled loop has them."""
+    rows = posterior.size if settings["batch_size"] is None else settings["batch_size"]
     leading = (sampler.replicas,) if sampler.replicas > 1 else ()
-    return jax.eval_shape(
-        sampler.init, jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), position)
+    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), position)
+    batch = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), jax.dtypes.canonicalize_dtype(x.dtype)), posterior.data
     )
+    kind = jax.tree.leaves(jax.eval_shape(posterior.constrain, position))[0].dtype
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return key, jax.eval_shape(sampler.init, like), batch, jax.ShapeDtypeStruct((), kind)
 
 
 def segment_length(posterior: Posterior, sampler: Sampler, position: PyTree, settings: dict) -> int:
     """Iterations between two looks of the host, by XLA's estimate of the work of a step."""
-    rows = posterior.size if settings["batch_size"] is None else settings["batch_size"]
-    state = state_shape(sampler, position)
-    step = jax.jit(sampler.step).lower(jax.random.key(0), state, batch_shape(posterior, rows), 1.0)
+    step = jax.jit(sampler.step).lower(*step_shapes(posterior, sampler, position, settings))
     # A loop inside of the step counts once in the estimate, and as often as it is thought to turn in the field.
     once = float((step.cost_analysis() or {}).get("flops", 0.0)) * sampler.turns
     work = settings["ensembles"] * once + STEP_FLOPS
     length = int(np.clip(SEGMENT_FLOPS / work, 1, MOST_IN_SEGMENT))
     if posterior.streamed:
-        length = min(length, stream.iterations_held(posterior, settings["ensembles"], rows))
+        length = min(length, stream.iterations_held(posterior, settings["ensembles"], settings["batch_size"]))
     return length
 
 

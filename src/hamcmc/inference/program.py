@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_leaves_with_path
 
+from hamcmc._compile import jit
 from hamcmc._types import Facts, Record
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import compiled as loop
@@ -24,6 +25,11 @@ from hamcmc.store.moments import RunningMoments
 from hamcmc.store.recorder import Recorder
 from hamcmc.target.passes import plain
 from hamcmc.target.posterior import name_of
+
+
+def copied(state: Any) -> Any:
+    """The same in buffers of its own."""
+    return jax.tree.map(jnp.copy, state)
 
 
 class SamplingProgram:
@@ -42,7 +48,7 @@ class SamplingProgram:
         shorter = s.get("plan", {}).get("shorter", 0.0)  # a run that turned out to have too few effective draws
         self.costs = {"mode": planning, "compile": 0.0, "adaptation": shorter, "sampling": 0.0}
         self.acceptance: float | None = None
-        self.state = jax.tree.map(jnp.array, job.state)  # a copy, because the compiled loop takes its buffers over
+        self.state = jit(copied)(job.state)  # because the compiled loop takes its buffers over
         variables = [a for a in job.arrays if a.group == "posterior"]
         self.names = [a.name for a in variables]
         self.moments = RunningMoments(self.names, [(s["chains"], *a.shape) for a in variables])
@@ -97,7 +103,7 @@ class SamplingProgram:
         arguments = (data, self.state, self.job.keys, begin, end, origin, recording)
         if self.compiled is None:
             began = time.perf_counter()
-            self.compiled = self.segment.lower(*arguments).compile()
+            self.compiled = loop.compiled(self.segment, arguments, self.total)
             self.costs["compile"] += time.perf_counter() - began
         began = time.perf_counter()
         made = self.compiled(*arguments)

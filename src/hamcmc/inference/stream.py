@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hamcmc._compile import jit
 from hamcmc._types import PyTree
 from hamcmc.inference.compiled import Keys
 from hamcmc.target.posterior import Posterior
@@ -67,4 +68,4 @@ def _indices(
         """The minibatches of all chains at iteration t."""
         return jax.vmap(lambda key: posterior.minibatch_indices(key, t, batch_size, replace))(keys.batch)
 
-    return jax.jit(lambda begin: jax.vmap(chains)(begin + jnp.arange(length)))
+    return jit(lambda begin: jax.vmap(chains)(begin + jnp.arange(length)))

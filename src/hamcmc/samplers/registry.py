@@ -4,6 +4,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from hamcmc._types import Facts
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.ccadl import ccadl
@@ -38,9 +40,10 @@ def build_one(name: str, target: Target, **options: Any) -> Sampler:
     if takes(name, "mirror"):
         options = {"mirror": target.mirror} | options
     try:
-        return function(first, **options)
+        made = function(first, **options)
     except TypeError as error:
         raise ValueError(f"sampler {name}: {error}") from error
+    return made._replace(step=jax.jit(made.step, inline=True))  # traced once, for what it costs and for the loop
 
 
 def takes(name: str, option: str) -> bool:

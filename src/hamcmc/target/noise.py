@@ -1,6 +1,7 @@
 """The noise of a gradient estimator, in the coordinates in which the posterior is about standard normal."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -10,6 +11,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from hamcmc import _check
+from hamcmc._compile import jit
 from hamcmc._types import PyTree
 from hamcmc.target.minibatch import gather
 from hamcmc.target.mode import Laplace
@@ -137,7 +139,7 @@ def over_rows(
     kind = jax.tree.leaves(positions)[0].dtype
     length = min(len(rows), max(1, CHUNK // roots.shape[1]))
 
-    @jax.jit
+    @jit
     def reduced(positions, roots, k, data, indices, weights):
         position = jax.tree.map(lambda x: x[k], positions)
         each = posterior.per_datum_grads(position, gather(data, indices))
@@ -172,13 +174,12 @@ def _draws(laplace: Laplace, draws: int, seed: int) -> tuple[np.ndarray, PyTree]
 def _common(posterior: Posterior, laplace: Laplace, positions: PyTree) -> np.ndarray:
     """Lᵀ of the gradient's part that no row changes, (K, D): the prior's, and that of the control variate."""
 
-    @jax.jit
     def each(position):
         if posterior.size == 0:
             return ravel_pytree(posterior.grad(position))[0]
         return ravel_pytree(posterior.combine(position, common_grad(posterior, position)))[0]
 
-    flat = np.asarray(jax.lax.map(each, positions), np.float64)
+    flat = np.asarray(jit(partial(jax.lax.map, each))(positions), np.float64)
     return flat * laplace.root if laplace.root.ndim == 1 else flat @ laplace.root
 
 

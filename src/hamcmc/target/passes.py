@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
+from hamcmc._compile import jit
 from hamcmc._types import PyTree
 from hamcmc.target.posterior import Posterior
 
@@ -63,7 +64,7 @@ class Passes:
         widest = max([self.dimension, *(int(np.prod(x.shape[1:])) for x in leaves)])
         self.chunk = min(posterior.size, max(1, min(MOST_ROWS, CHUNK // widest)))
         self._block = min(self.dimension, max(1, BLOCK // (max(1, self.chunk) * self.dimension)))
-        self._sums, self._second, self._products = map(jax.jit, (self._first, self._hessian, self._along))
+        self._sums, self._second, self._products = map(jit, (self._first, self._hessian, self._along))
         # JAX converts a NumPy array that a model closes over only once, and keeps the outcome as long as something
         # refers to it. So the session comes first, and what it got is held: otherwise the session would later meet
         # numbers in double precision. A model with such arrays then fails to be traced in double precision.

@@ -1,0 +1,85 @@
+"""How programs are compiled: soon, and once for all processes of a user."""
+
+import contextlib
+import functools
+import os
+import platform
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+# XLA's newer emitters of fused operations take twice as long as the older ones to compile what we have, and its last
+# level of optimisation gains nothing. Only a loop of very many cheap iterations runs faster with them.
+SOON = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 2}
+SWITCH = "HAMCMC_CACHE"  # the environment variable that turns the cache off, or says where it is
+LARGEST_CACHE = 2**30  # bytes, above which the oldest programs are deleted
+
+
+def soon() -> dict[str, Any] | None:
+    """Compiler options with which a program is ready soon; None where XLA does not know them, or JAX has others."""
+    return SOON if not jax.config.read("jax_disable_most_optimizations") and understood() else None
+
+
+@functools.cache
+def understood() -> bool:
+    """Whether XLA knows the options."""
+    if jax.default_backend() != "cpu":
+        return False
+    try:
+        jax.jit(_nothing, compiler_options=SOON).lower().compile()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _nothing() -> int:
+    return 0
+
+
+def jit(function: Callable, **how: Any) -> Any:
+    """`jax.jit` for a program that is compiled on its own, and soon."""
+    return jax.jit(function, compiler_options=soon(), **how)
+
+
+@functools.cache
+def keep() -> None:
+    """Keep compiled programs in the user's cache directory, for the next process that needs the same ones.
+
+    A directory that JAX was already told to use stays. ``HAMCMC_CACHE=off`` turns this off, any other value is the
+    directory. Where it cannot be written, nothing is kept.
+    """
+    given = os.environ.get(SWITCH, "")
+    if given.lower() in ("off", "0", "no", "false") or jax.config.jax_compilation_cache_dir:
+        return
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hamcmc" / "xla"
+    cache = (Path(given) if given else base) / f"{jax.__version__}-{processor()}"
+    with contextlib.suppress(OSError):
+        cache.mkdir(parents=True, exist_ok=True)
+        shrink(cache, LARGEST_CACHE)
+        jax.config.update("jax_compilation_cache_dir", str(cache))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        compilation_cache.reset_cache()  # JAX asks for the directory at its first program, which may have been long ago
+
+
+def processor() -> str:
+    """A name for this kind of processor: what is compiled for one may not run on another that shares the directory."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return f"{zlib.crc32(line.encode()):08x}"
+    return f"{zlib.crc32(platform.processor().encode()):08x}"
+
+
+def shrink(directory: Path, most: int) -> None:
+    """Delete the oldest files of a directory until it has at most so many bytes."""
+    files = [(f.stat().st_mtime, f.stat().st_size, f) for f in directory.iterdir()]
+    total = sum(size for _, size, _ in files)
+    for _, size, file in sorted(files):
+        if total <= most:
+            return
+        file.unlink(missing_ok=True)
+        total -= size
