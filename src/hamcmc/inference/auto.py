@@ -15,7 +15,7 @@ from hamcmc._types import Facts, PyTree, Record
 from hamcmc.inference.arguments import Init, init_of
 from hamcmc.inference.job import batch_size_of, parameters
 from hamcmc.inference.modes import surveyed
-from hamcmc.inference.plan import Measured, Plan, decide
+from hamcmc.inference.plan import FIRST_ADAPT, Measured, Plan, decide
 from hamcmc.inference.progress import Progress, Status
 from hamcmc.inference.starts import spread_starts
 from hamcmc.samplers.base import Sampler
@@ -58,6 +58,7 @@ def prepare(
     init: Any,
     *,
     iterations: int,
+    counted: bool,
     ensembles: int | None,
     batch_size: int | None,
     seed: int,
@@ -78,12 +79,15 @@ def prepare(
         )
     first = parameters(given, jax.random.key(seed))
     like = posterior.unconstrain(first)
-    trial = samplers.build("ensemble_hmc", posterior, **{k: v for k, v in options.items() if takes("ensemble_hmc", k)})
+    usual = {} if counted else {"adapt": FIRST_ADAPT}
+    usual |= {k: v for k, v in options.items() if takes("ensemble_hmc", k)}
+    trial = samplers.build("ensemble_hmc", posterior, **usual)
     facts = Measured(
         rows=posterior.size,
         dimension=ravel_pytree(like)[0].size,
         streamed=posterior.streamed,
         iterations=iterations + trial.warmup,
+        counted=counted,
         replicas=trial.replicas * (ensembles or 2),
         quick=operations(posterior, like) * trial.replicas * (ensembles or 2) < QUICK,
         batch_size=batch_size_of(batch_size, posterior) if batch_size is not None else None,
@@ -101,6 +105,7 @@ def prepare(
             noise = gradient_noise(reduced(posterior, found), found, seed=seed)
             facts = facts._replace(noise=noise.largest, bend=noise.bend)
     plan = plan._replace(ensembles=ensembles or plan.ensembles, options=plan.options | options)
+    plan = plan._replace(hasty=plan.hasty and "adapt" not in options)
     if plan.regime == "minibatches" and found is not None:
         arrays = around_mode(found, plan, samplers.build(plan.sampler, posterior, **plan.options).replicas, seed)
         gradients = found.gradients
@@ -194,7 +199,8 @@ def planned_before(
     if not kept:
         how = {"ensembles": asked["ensembles"], "batch_size": plan.batch_size, "seed": asked["seed"]}
         iterations = asked["num_samples"] * asked["thin"] // plan.thin
-        return prepare(posterior, start, iterations=iterations, options=plan.options, **how)._replace(plan=plan)
+        how |= {"options": plan.options, "counted": not plan.hasty}
+        return prepare(posterior, start, iterations=iterations, **how)._replace(plan=plan)
     like = posterior.unconstrain(parameters(start, jax.random.key(asked["seed"])))
     return assemble(posterior, like, plan, kept, {})
 

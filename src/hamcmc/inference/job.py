@@ -213,9 +213,13 @@ def step_shapes(posterior: Posterior, sampler: Sampler, position: PyTree, settin
 
 def segment_length(posterior: Posterior, sampler: Sampler, position: PyTree, settings: dict) -> int:
     """Iterations between two looks of the host, by XLA's estimate of the work of a step."""
-    step = jax.jit(sampler.step).lower(*step_shapes(posterior, sampler, position, settings))
-    # A loop inside of the step counts once in the estimate, and as often as it is thought to turn in the field.
-    once = float((step.cost_analysis() or {}).get("flops", 0.0)) * sampler.turns
+    key, state, batch, step_size = step_shapes(posterior, sampler, position, settings)
+    if sampler.replicas > 1:  # gradients are nearly all that an ensemble computes, and soon looked at
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), position)
+        lowered, times = jax.jit(posterior.grad).lower(like, batch), sampler.gradients_per_step
+    else:
+        lowered, times = jax.jit(sampler.step).lower(key, state, batch, step_size), 1
+    once = float((lowered.cost_analysis() or {}).get("flops", 0.0)) * times
     work = settings["ensembles"] * once + STEP_FLOPS
     length = int(np.clip(SEGMENT_FLOPS / work, 1, MOST_IN_SEGMENT))
     if posterior.streamed:

@@ -11,7 +11,7 @@ from hamcmc._types import Record
 
 ENSEMBLES = 2  # independent ones, so that R-hat compares what is independent
 LEAPFROGS, STRAIGHTFORWARD = 4, 40  # of a typical transition, for predictions of time, and up to how many parameters
-PATIENCE = 20.0  # seconds of sampling on all data, above which minibatches are considered
+PATIENCE = 10.0  # seconds of a first run on all data, above which minibatches are considered
 LONG = 600.0  # seconds above which minibatches are used also where the posterior is only roughly normal
 NOISE = 0.01  # share of a variance that the gradient's noise may add
 SMALLEST_BATCH, LARGEST_BATCH = 32, 2**14
@@ -19,9 +19,11 @@ MOVING = 11  # replicas of ensemble_hamcmc that move in an iteration
 LARGEST_STEP, DIAGONAL_STEP = 1.0, 0.2  # ε in white coordinates, and in those that only a diagonal scales
 STRAIGHT = 0.1  # ε times the bend
 BENT, CROOKED = 0.3, 0.7  # bends above which minibatches are not worth their bias; the second where time is long
-MOST_LONGER = 16  # times as long as it was planned may a run become
-HOPELESS = 64.0  # times as many draws: beyond that, time is not what a run lacks
-FEWER, ADAPT = 250, 300  # draws of each replica, and iterations of warm-up, where all data at every step take long
+FIRST_ADAPT, FIRST_DRAWS = 300, 250  # iterations of warm-up, and draws of each replica, in a first run on all data
+ADAPT, DRAWS = 600, 1000  # the same in the run that follows where the first one was not good enough
+AFFORDABLE = 60.0  # seconds that a longer run may take
+MOST_LONGER = 64  # times as long as it was planned may a run become
+HOPELESS = 256.0  # times as many draws: beyond that, time is not what a run lacks
 SETTLING = 40  # iterations of warm-up, divided by ε
 
 Missing = Literal["seconds", "mode", "noise"]
@@ -34,8 +36,9 @@ class Measured(NamedTuple):
         rows: N; 0 without data.
         dimension: D.
         streamed: whether the data stay on disk.
-        iterations: of the run on all data, warm-up included.
+        iterations: of the first run on all data, warm-up included.
         replicas: replicas of all ensembles on all data.
+        counted: whether somebody said how many iterations there are to be.
         batch_size: the batch size that was asked for, which asks for minibatches; None if it was not.
         quick: whether a rough count of operations already says that all data are affordable.
         seconds: one gradient on all data for all replicas.
@@ -53,6 +56,7 @@ class Measured(NamedTuple):
     iterations: int
     replicas: int
     quick: bool
+    counted: bool = False
     batch_size: int | None = None
     seconds: float | None = None
     mode: bool | None = None
@@ -76,6 +80,7 @@ class Plan(NamedTuple):
         thin: iterations per draw.
         reason: one line for the user.
         num_samples: draws of each replica, if none were asked for.
+        hasty: whether a longer run follows, unless the draws are good or that would take too long.
     """
 
     regime: Literal["all data", "minibatches"]
@@ -87,7 +92,8 @@ class Plan(NamedTuple):
     warmup: int | None
     thin: int
     reason: str
-    num_samples: int = 1000
+    num_samples: int = DRAWS
+    hasty: bool = False
 
 
 def decide(facts: Measured) -> Plan | Missing:
@@ -95,14 +101,16 @@ def decide(facts: Measured) -> Plan | Missing:
     what = f"{facts.rows:,} rows, {facts.dimension:,} parameters" if facts.rows else f"{facts.dimension:,} parameters"
     asked = facts.batch_size is not None
     if not facts.rows or (facts.quick and not facts.streamed and not asked):
-        return on_all_data(f"{what}: all data at every step, because they are few enough" if facts.rows else what)
+        few = f"{what}: all data at every step, because they are few enough"
+        return on_all_data(few if facts.rows else what, facts)
     predicted = math.inf
     if not facts.streamed and not asked:
         if facts.seconds is None:
             return "seconds"
         predicted = facts.seconds * leapfrogs(facts) * facts.iterations
         if predicted <= PATIENCE:
-            return on_all_data(f"{what}: all data at every step, because that takes about {duration(predicted)}")
+            soon = f"{what}: all data at every step, because that takes about {duration(predicted)}"
+            return on_all_data(soon, facts)
     slow = f"all data at every step would take {duration(predicted)}"
     if facts.streamed or asked:
         slow = "the data are streamed" if facts.streamed else "a batch size was given"
@@ -115,17 +123,17 @@ def decide(facts: Measured) -> Plan | Missing:
                 f"{what}: minibatches need one mode to reduce their noise around, but: {facts.why}. "
                 f"{remedy}, or give sampler=, step_size= and batch_size="
             )
-        return slowly(on_all_data(f"{what}: all data at every step although {slow}, because {facts.why}"))
+        return on_all_data(f"{what}: all data at every step although {slow}, because {facts.why}", facts, slow=True)
     if facts.noise is None:
         return "noise"
     if facts.bend > (BENT if predicted <= LONG else CROOKED) and not facts.streamed and not asked:
         away = f"the posterior is far from normal (its gradient differs by {facts.bend:.1f} from the normal one's)"
-        return slowly(on_all_data(f"{what}: all data at every step although {slow}, because {away}"))
+        return on_all_data(f"{what}: all data at every step although {slow}, because {away}", facts, slow=True)
     plan = on_minibatches(facts, what, slow)
-    shortest = (ADAPT + FEWER) * leapfrogs(facts) * facts.replicas  # gradients of a run on all data
+    shortest = (FIRST_ADAPT + FIRST_DRAWS) * leapfrogs(facts) * facts.replicas  # gradients of a run on all data
     if gradients(plan, facts) > shortest and not facts.streamed and not asked:
         noisy = f"minibatches of {plan.batch_size:,} rows, which their noise asks for, would take longer still"
-        return slowly(on_all_data(f"{what}: all data at every step although {slow}, because {noisy}"))
+        return on_all_data(f"{what}: all data at every step although {slow}, because {noisy}", facts, slow=True)
     return plan
 
 
@@ -140,16 +148,16 @@ def gradients(plan: Plan, facts: Measured) -> float:
     return iterations * (plan.batch_size or facts.rows) / facts.rows * MOVING * plan.ensembles
 
 
-def on_all_data(reason: str) -> Plan:
-    """Trajectories with a Metropolis test."""
+def on_all_data(reason: str, facts: Measured, *, slow: bool = False) -> Plan:
+    """Trajectories with a Metropolis test; a short run of them first, which is enough for most posteriors."""
     reason += "; ensemble_hmc adapts metric, step and path in warm-up"
-    return Plan("all data", "ensemble_hmc", {}, 0.5, None, ENSEMBLES, None, 1, reason)
-
-
-def slowly(plan: Plan) -> Plan:
-    """The same with fewer iterations: many replicas soon have enough effective draws, and an hour is long."""
-    reason = f"{plan.reason}; if you ask for nothing else, that has {ADAPT} iterations, and each replica {FEWER} draws"
-    return plan._replace(options=plan.options | {"adapt": ADAPT}, num_samples=FEWER, reason=reason)
+    plan = Plan("all data", "ensemble_hmc", {}, 0.5, None, ENSEMBLES, None, 1, reason)
+    if facts.counted and not slow:
+        return plan
+    hasty = not facts.counted
+    if hasty:
+        plan = plan._replace(reason=f"{reason}: {FIRST_ADAPT} iterations, then {FIRST_DRAWS} draws of each replica")
+    return plan._replace(options={"adapt": FIRST_ADAPT}, num_samples=FIRST_DRAWS, hasty=hasty)
 
 
 def on_minibatches(facts: Measured, what: str, slow: str) -> Plan:
@@ -176,23 +184,31 @@ def on_minibatches(facts: Measured, what: str, slow: str) -> Plan:
     return Plan("minibatches", "ensemble_hamcmc", options, step, size, ENSEMBLES, warmup, thin, reason)
 
 
-def longer(short: float, seconds: float) -> int:
-    """How many times as long a run should be that has too few effective draws, as a power of 2; 1 if it should not.
+def longer(plan: Plan, word: str, short: float, seconds: float) -> Plan | None:
+    """The plan of a longer run, or None where this one is good, or time is not what it lacks.
 
     Args:
-        short: how many times as many draws are wanted. Beyond HOPELESS the run is left as it is.
-        seconds: that its iterations took. The longer run is to take no more than PATIENCE.
+        plan: of a run that is finished.
+        word: the verdict on it.
+        short: how many times as many draws are wanted. Beyond HOPELESS more of the same are of no use.
+        seconds: that its iterations took, warm-up included. The longer run is to take no more than AFFORDABLE.
     """
-    if not 1 < short <= HOPELESS:
-        return 1
-    affordable = math.floor(math.log2(max(PATIENCE / max(seconds, 1e-3), 1)))
-    return min(MOST_LONGER, 2 ** min(math.ceil(math.log2(short)), affordable))
-
-
-def lengthened(plan: Plan, factor: int) -> Plan:
-    """The plan of a run that is so many times as long."""
-    why = f"; one iteration in {factor * plan.thin} is stored, because a shorter run had too few effective draws"
-    return plan._replace(thin=factor * plan.thin, reason=plan.reason + why)
+    if word == "good":
+        return None
+    wanted = 2 ** math.ceil(math.log2(short)) if 1 < short <= HOPELESS else 1
+    affordable = 2 ** math.floor(math.log2(max(AFFORDABLE / max(seconds, 1e-3), 1)))
+    if plan.hasty:  # whatever is wrong, the warm-up may have been too short
+        factor = min(MOST_LONGER, max(wanted, DRAWS // FIRST_DRAWS), affordable)
+        if factor < DRAWS // FIRST_DRAWS:
+            return None
+        why = f"{ADAPT} iterations of warm-up, and one iteration in {factor * plan.thin} is stored"
+        plan = plan._replace(options=plan.options | {"adapt": ADAPT}, hasty=False)
+    else:
+        factor = min(MOST_LONGER // plan.thin if plan.regime == "all data" else MOST_LONGER, wanted, affordable)
+        if factor <= 1:
+            return None
+        why = f"one iteration in {factor * plan.thin} is stored"
+    return plan._replace(thin=factor * plan.thin, reason=f"{plan.reason}; {why}, because a shorter run was {word}")
 
 
 def duration(seconds: float) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hamcmc import _check, samplers
+from hamcmc import _check, _compile, samplers
 from hamcmc._types import Facts, Record
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import schedules
@@ -34,7 +34,7 @@ from hamcmc.inference.job import (
     storable,
     x64,
 )
-from hamcmc.inference.plan import lengthened, longer
+from hamcmc.inference.plan import DRAWS, FIRST_DRAWS, Plan, longer
 from hamcmc.inference.program import SamplingProgram
 from hamcmc.inference.progress import Progress
 from hamcmc.inference.tune import budget_for, tune
@@ -59,7 +59,7 @@ KINDS = result.KINDS | {  # what run.json must say for a run to continue
     "options": (dict, type(None)),
     "data_checksum": (str, type(None)),
 }
-MANY = 1000  # draws per chain
+MOST_RUNS = 3  # of an automatic run, each longer than the one before
 
 
 def sample(
@@ -104,12 +104,11 @@ def sample(
             :func:`hamcmc.tune` then finds the step size first and, for a sampler given by name, those options that
             matter and are not given. That takes about a fifth of the run's gradients (at least 50 000, at most
             a million); ``settings["tuning"]`` says what was found and spent.
-        num_samples: stored draws per chain, 1000 by default. An automatic run that would take long is planned with
-            fewer.
+        num_samples: stored draws per chain, 1000 by default; 250 of each replica in an automatic run on all data.
         warmup: iterations before the first stored draw, which enter no average either. The default, and the least, is
             the number of steps in which the sampler learns a metric.
-        thin: iterations per stored draw, 1 by default. Running moments see every iteration. An automatic run that turns
-            out to have too few effective draws, and that was quick, is made again with a larger one.
+        thin: iterations per stored draw, 1 by default. Running moments see every iteration. An automatic run that was
+            not good, and took seconds, is made again with a larger one.
         batch_size: data per minibatch; None for all data at every step.
         replace: draw minibatches with replacement (as in the paper), or walk through random permutations.
         chains: independent chains, vmapped; 1 by default. For samplers that are no ensembles.
@@ -133,15 +132,18 @@ def sample(
         Diverged: the draws left the posterior; `.result` has them, and the message says from where on.
         Interrupted: SIGINT or SIGTERM arrived; with `out`, :func:`resume` continues.
     """
+    _compile.keep()
     posterior = starting_at(posterior, init)
     prepared: Prepared | None = None
     given_thin, thin = thin, 1 if thin is None else thin
-    count = MANY if num_samples is None else _check.at_least("num_samples", num_samples, 1)
+    count = DRAWS if num_samples is None else _check.at_least("num_samples", num_samples, 1)
     if isinstance(sampler, str) and sampler == "auto":
         asked = {"ensembles": ensembles, "batch_size": batch_size, "seed": seed_of(seed)}
         if out is not None:
             check_free(Path(out), overwrite=overwrite)
-        prepared = automatic(posterior, init, iterations=count * thin, options=options, **asked)
+        counted = num_samples is not None or warmup is not None
+        iterations = (count if counted else FIRST_DRAWS) * thin
+        prepared = automatic(posterior, init, iterations=iterations, counted=counted, options=options, **asked)
         say_plan(prepared.plan, progress)
         posterior, sampler, options = prepared.posterior, prepared.plan.sampler, prepared.plan.options
         init, ensembles, batch_size = Positions(prepared.starts), prepared.plan.ensembles, prepared.plan.batch_size
@@ -179,14 +181,18 @@ def sample(
     if prepared is not None:
         job = job._replace(kept=prepared.arrays)
     found = begin(job, out, overwrite, checkpoint_seconds, progress)
-    if prepared is None or given_thin is not None or (factor := longer_by(found)) == 1:
+    if prepared is None or given_thin is not None:
         return found
-    plan = lengthened(prepared.plan, factor)
-    say_plan(plan, progress)
-    costs = sum(found.meta["costs"].values()) - found.meta["costs"]["mode"]
-    settings = settings | {"thin": thin * factor, "plan": plan._asdict() | prepared.account | {"shorter": costs}}
-    job = prepare(posterior, made, init, job.schedule, settings)._replace(kept=prepared.arrays)
-    return begin(job, out, True, checkpoint_seconds, progress)
+    plan, runs = prepared.plan, 1
+    while runs < MOST_RUNS and (plan := longer_after(found, plan)) is not None:
+        say_plan(plan, progress)
+        made = samplers.build(plan.sampler, posterior, **plan.options)
+        spent = sum(found.meta["costs"].values()) - found.meta["costs"]["mode"]
+        settings |= {"plan": plan._asdict() | prepared.account | {"shorter": spent}, "thin": plan.thin}
+        settings |= {"warmup": warmup_of(made, warmup), "options": storable(plan.options)}
+        job = prepare(posterior, made, init, job.schedule, settings)._replace(kept=prepared.arrays)
+        found, runs = begin(job, out, True, checkpoint_seconds, progress), runs + 1
+    return found
 
 
 def begin(
@@ -199,10 +205,10 @@ def begin(
         return run(job, directory, None, checkpoint_seconds, progress)
 
 
-def longer_by(found: Result) -> int:
-    """How many times as long a finished automatic run should be."""
-    verdict, costs = found.check(), found.meta["costs"]
-    return 1 if verdict.word == "good" else longer(verdict.short, costs["sampling"])
+def longer_after(found: Result, plan: Plan) -> Plan | None:
+    """The plan of a longer run, if a finished automatic one asks for it."""
+    verdict, seconds = found.check(), found.meta["seconds"]
+    return longer(plan, verdict.word, verdict.short, seconds)
 
 
 def resume(

@@ -39,7 +39,6 @@ class Sampler(NamedTuple):
         pairs: how many curvature pairs may make H in a step; 0 for a sampler without them.
         warmup: steps in which the sampler learns something that it keeps. No average may use these draws.
         needs_all_data: whether a step is right only on all data, as a Metropolis test is.
-        turns: how often the loop turns that a step makes over gradients, as far as one can say beforehand.
         adapts_step: whether the warm-up finds the step size, so that none has to be given or searched for.
     """
 
@@ -53,7 +52,6 @@ class Sampler(NamedTuple):
     pairs: int = 0
     warmup: int = 0
     needs_all_data: bool = False
-    turns: int = 1
     adapts_step: bool = False
 
     def __repr__(self) -> str:

@@ -199,7 +199,6 @@ def ensemble_hmc(
         replicas=count,
         warmup=warmup,
         needs_all_data=True,
-        turns=TYPICAL_STEPS,
         adapts_step=True,
     )
 
