@@ -7,6 +7,7 @@ import pytest
 import hamcmc
 from hamcmc.diagnostics import grading
 from hamcmc.inference import auto, plan, starts
+from hamcmc.inference import sample as run
 from hamcmc.inference.starts import descend, spread_starts
 from hamcmc.target.newton import Objective
 from hamcmc.target.passes import Passes
@@ -88,7 +89,7 @@ def test_no_replica_starts_in_a_mode_that_does_not_matter(monkeypatch, broken):
 @pytest.mark.parametrize(("asked", "draws"), [({}, 250), ({"num_samples": 40}, 40)])
 def test_a_slow_run_has_fewer_draws(monkeypatch, asked, draws):
     """Unless somebody asks for a number of them."""
-    monkeypatch.setattr(auto, "decide", lambda facts: plan.slowly(plan.on_all_data("slow")))
+    monkeypatch.setattr(auto, "decide", lambda facts: plan.on_all_data("slow", facts, slow=True))
     found = hamcmc.sample(normal(), replicas=8, thin=1, progress=False, **asked)
     assert found.draws == draws
     assert found.settings["warmup"] == 300
@@ -100,16 +101,28 @@ def test_too_few_effective_draws_make_it_longer(monkeypatch, tmp_path):
     said = []
     found = hamcmc.sample(normal(), out=tmp_path / "run", **QUICKLY | {"thin": None, "progress": said.append})
     thin = found.settings["thin"]
-    assert thin in (4, 8, 16)
+    assert thin in (4, 8, 16, 32, 64)
     assert said[-1].draws == found.draws == QUICKLY["num_samples"]
     notes = [s.note for s in said if s.phase == "plan"]
-    assert len(notes) == 2
-    assert f"one iteration in {thin} is stored" in notes[1]
+    assert len(notes) in (2, 3)
+    assert f"one iteration in {thin} is stored" in notes[-1]
     again = hamcmc.sample(normal(), **QUICKLY | {"thin": thin})
     np.testing.assert_array_equal(found.posterior["a"], again.posterior["a"])
     assert again.settings["plan"]["thin"] == 1  # what was given is not planned
     assert found.meta["costs"]["adaptation"] > found.settings["plan"]["shorter"] > 0
     assert hamcmc.Result.open(tmp_path / "run").settings["thin"] == thin
+
+
+def test_a_first_run_that_is_not_good_is_followed_by_a_thorough_one(monkeypatch, tmp_path):
+    monkeypatch.setitem(grading.ESS, grading.GOOD, 6000)
+    monkeypatch.setattr(run, "MOST_RUNS", 2)
+    found = hamcmc.sample(normal(), replicas=8, out=tmp_path / "run", progress=False)
+    assert (found.settings["warmup"], found.draws) == (600, 250)
+    assert found.settings["thin"] >= 4
+    assert hamcmc.Result.open(tmp_path / "run").settings["options"] == {"adapt": 600, "replicas": 8}
+    with_others = {"adapt": 600, "replicas": 8, "thin": found.settings["thin"]}
+    again = hamcmc.sample(normal(), num_samples=250, progress=False, **with_others)
+    np.testing.assert_array_equal(found.posterior["a"], again.posterior["a"])
 
 
 def test_many_rows_go_by_minibatches_around_the_mode(monkeypatch):

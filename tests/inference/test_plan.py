@@ -1,10 +1,12 @@
 """What an automatic run decides, as a function of the facts alone."""
 
+import math
+
 import pytest
 
-from hamcmc.inference.plan import LARGEST_BATCH, NOISE, PATIENCE, Measured, Plan, decide, duration, lengthened, longer
+from hamcmc.inference.plan import ADAPT, AFFORDABLE, LARGEST_BATCH, NOISE, Measured, Plan, decide, duration, longer
 
-MANY = Measured(10**6, 100, False, 1600, 32, False)
+MANY = Measured(10**6, 100, False, 550, 32, False)
 KNOWN = MANY._replace(seconds=2.0, mode=True, noise=3.0, bend=0.01)
 
 
@@ -17,7 +19,7 @@ def test_without_data_or_with_few_all_are_used_at_every_step():
         plan = decide(facts)
         assert isinstance(plan, Plan)
         assert (plan.regime, plan.sampler, plan.batch_size, plan.ensembles) == ("all data", "ensemble_hmc", None, 2)
-        assert plan.num_samples == 1000
+        assert (plan.num_samples, plan.options, plan.hasty) == (250, {"adapt": 300}, True)
 
 
 def test_facts_are_asked_for_only_where_they_matter():
@@ -59,7 +61,7 @@ def test_without_a_mode_all_data_are_used_and_the_reason_is_said():
     assert plan.regime == "all data"
     assert "no maximum" in plan.reason
     assert (plan.num_samples, plan.options["adapt"]) == (250, 300)  # it takes long, so it is short
-    assert "300 iterations, and each replica 250 draws" in plan.reason
+    assert "300 iterations, then 250 draws of each replica" in plan.reason
     with pytest.raises(ValueError, match=r"no maximum.*sampler="):
         decide(MANY._replace(streamed=True, mode=False, why="the density has no maximum"))
 
@@ -110,23 +112,51 @@ def test_durations_are_for_people():
 
 
 @pytest.mark.parametrize(
-    ("short", "seconds", "factor"),
+    ("word", "short", "seconds", "factor"),
     [
-        (1.0, 1.0, 1),
-        (1.1, 1.0, 2),
-        (3.0, 1.0, 4),
-        (40.0, 0.1, 16),
-        (100.0, 0.1, 1),
-        (8.0, PATIENCE / 5, 4),
-        (2.0, 60.0, 1),
+        ("good", 3.0, 1.0, 1),
+        ("usable", 1.0, 1.0, 1),
+        ("usable", 1.1, 1.0, 2),
+        ("usable", 3.0, 1.0, 4),
+        ("usable", 200.0, 0.1, 64),
+        ("not converged", 400.0, 0.1, 1),
+        ("usable", 8.0, AFFORDABLE / 5, 4),
+        ("usable", 2.0, AFFORDABLE, 1),
     ],
 )
-def test_a_run_gets_longer_where_that_helps_and_is_affordable(short, seconds, factor):
-    assert longer(short, seconds) == factor
-
-
-def test_the_longer_plan_says_so():
+def test_a_run_gets_longer_where_that_helps_and_is_affordable(word, short, seconds, factor):
     plan = decide(KNOWN)
-    made = lengthened(plan, 4)
-    assert made.thin == 4 * plan.thin
-    assert f"one iteration in {4 * plan.thin} is stored" in made.reason
+    made = longer(plan, word, short, seconds)
+    assert (1 if made is None else made.thin / plan.thin) == factor
+    if made is not None:
+        assert f"one iteration in {made.thin} is stored, because a shorter run was {word}" in made.reason
+
+
+@pytest.mark.parametrize(
+    ("word", "short", "seconds", "factor"),
+    [
+        ("good", 1.0, 1.0, 1),
+        ("usable", 1.0, 1.0, 4),
+        ("usable", 3.0, 1.0, 4),
+        ("usable", 30.0, 1.0, 32),
+        ("not converged", math.inf, 1.0, 4),
+        ("wrong", math.inf, 1.0, 4),
+        ("usable", 30.0, AFFORDABLE / 9, 8),
+        ("usable", 30.0, AFFORDABLE / 3, 1),
+    ],
+)
+def test_a_first_run_is_followed_by_a_thorough_one(word, short, seconds, factor):
+    plan = decide(MANY._replace(seconds=1e-4))
+    assert plan.hasty
+    made = longer(plan, word, short, seconds)
+    assert (1 if made is None else made.thin) == factor
+    if made is not None:
+        assert (made.options["adapt"], made.hasty) == (ADAPT, False)
+        assert longer(made, word, 1.0, seconds * factor) is None
+
+
+def test_who_says_how_many_gets_a_thorough_run_at_once():
+    plan = decide(MANY._replace(seconds=1e-4, counted=True))
+    assert (plan.hasty, plan.options, plan.num_samples) == (False, {}, 1000)
+    slow = decide(MANY._replace(seconds=2.0, mode=False, why="the density has no maximum", counted=True))
+    assert (slow.hasty, slow.options) == (False, {"adapt": 300})
