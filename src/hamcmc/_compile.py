@@ -53,7 +53,7 @@ def keep() -> None:
     directory. Where it cannot be written, nothing is kept.
     """
     given = os.environ.get(SWITCH, "")
-    if given.lower() in ("off", "0", "no", "false") or jax.config.jax_compilation_cache_dir:
+    if given.lower() in ("off", "0", "no", "false") or getattr(jax.config, "jax_compilation_cache_dir", None):
         return
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hamcmc" / "xla"
     cache = (Path(given) if given else base) / f"{jax.__version__}-{processor()}"

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from hamcmc._compile import jit, soon
 from hamcmc._types import PyTree
@@ -92,10 +93,17 @@ def compiled(segment: Any, arguments: tuple, iterations: int) -> Callable:
         arguments: of its first call.
         iterations: of the whole run. A short one is better off with a program that is ready soon.
     """
-    converted, constants = jax.closure_convert(segment.__wrapped__, *arguments)
+    traced, shapes = jax.make_jaxpr(segment.__wrapped__, return_shape=True)(*arguments)
+
+    def segment_of(constants: list, *given: Any) -> Segment:
+        """The same as a function of the constants, too."""
+        made = jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, constants))(*jax.tree.leaves(given))
+        return jax.tree.unflatten(jax.tree.structure(shapes), made)
+
     options = soon() if iterations < MANY else None
-    program = jax.jit(converted, donate_argnums=(1,), compiler_options=options).lower(*arguments, *constants).compile()
-    return lambda *given: program(*given, *constants)
+    compiling = jax.jit(segment_of, donate_argnums=(2,), compiler_options=options)
+    program = compiling.lower(traced.consts, *arguments).compile()
+    return partial(program, traced.consts)
 
 
 class _Loop:

@@ -1,0 +1,100 @@
+"""How programs are compiled and kept."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from hamcmc import _compile
+from hamcmc.inference import compiled
+
+RUN = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+import hamcmc
+
+jnp.ones(3) + 1  # JAX has compiled something before hamcmc is asked for anything
+scale = float(sys.argv[1])
+data = scale * np.random.default_rng(int(scale)).standard_normal((50, 2)).astype(np.float32)
+shift = jnp.full(2, scale)  # a constant that the model closes over
+posterior = hamcmc.Posterior(
+    lambda x: -jnp.sum((x - shift) ** 2), lambda x, row: -jnp.sum((x - row) ** 2), data, init=jnp.zeros(2)
+)
+result = hamcmc.sample(posterior, "sgld", step_size=1e-3, num_samples=200, batch_size=10, progress=False)
+print(result.posterior["theta"].mean())
+"""
+
+
+def kept(folder):
+    """The compiled loops in a cache, by name."""
+    return sorted(f.name for f in folder.rglob("jit_segment*-cache"))
+
+
+def run(scale, **environment):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(scale)], env=clean | environment, capture_output=True, text=True, check=True
+    )
+    return float(done.stdout)
+
+
+def test_a_program_is_kept_and_serves_other_data(tmp_path):
+    folder = tmp_path / "cache"
+    first = run(1.0, HAMCMC_CACHE=str(folder))
+    loops = kept(folder)
+    assert len(loops) == 1
+    second = run(9.0, HAMCMC_CACHE=str(folder))
+    assert kept(folder) == loops
+    assert abs(first - second) > 0.1  # what was closed over is no part of the program
+
+
+def test_it_can_be_switched_off(tmp_path):
+    run(1.0, HAMCMC_CACHE="off", XDG_CACHE_HOME=str(tmp_path))
+    assert not kept(tmp_path)
+
+
+def test_a_directory_that_jax_has_stays(monkeypatch, tmp_path):
+    monkeypatch.setenv("HAMCMC_CACHE", str(tmp_path / "ours"))
+    _compile.keep.cache_clear()
+    _compile.keep()
+    assert not (tmp_path / "ours").exists()
+
+
+def test_the_oldest_programs_go_first(tmp_path):
+    for number in range(5):
+        (tmp_path / str(number)).write_bytes(b"x" * 100)
+        os.utime(tmp_path / str(number), (number, number))
+    _compile.shrink(tmp_path, 250)
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["3", "4"]
+
+
+@pytest.fixture
+def other_options(monkeypatch):
+    """Options that XLA does not know."""
+    monkeypatch.setattr(_compile, "SOON", {"xla_no_such_option": True})
+    _compile.understood.cache_clear()
+    yield
+    _compile.understood.cache_clear()
+
+
+def test_options_that_xla_does_not_know_are_left_out(optimised, other_options):
+    assert _compile.soon() is None
+    assert _compile.jit(lambda x: x + 1)(1.0) == 2
+
+
+def test_options_are_used_where_they_are_known(optimised):
+    assert _compile.soon() == (_compile.SOON if jax.default_backend() == "cpu" else None)
+
+
+def test_what_a_loop_closes_over_becomes_an_argument():
+    constant = jnp.arange(3.0)
+
+    @jax.jit
+    def segment(data, state):
+        return state + data * constant
+
+    program = compiled.compiled(segment, (2.0, jnp.ones(3)), 10)
+    assert program(2.0, jnp.ones(3)).tolist() == [1.0, 3.0, 5.0]
