@@ -23,6 +23,7 @@ NAMES = {
     "peers": "peers",
     "bias": "bias",
     "automatic": "automatic",
+    "seconds": "seconds",
     "factorization": "factorization",
     "recommenders": "recommenders",
     "processes": "processes",

@@ -118,7 +118,7 @@ def programs_are_shared():
         for module in (registry, factory):
             patch.setattr(module, "build_one", build_one)
         patch.setattr(compiled, "build", Remembered(compiled.build))
-        patch.setattr(compiled, "compiled", Programs(compiled.compiled))
+        patch.setattr(compiled, "Traced", Programs(compiled.Traced))
         yield
 
 

@@ -96,5 +96,5 @@ def test_what_a_loop_closes_over_becomes_an_argument():
     def segment(data, state):
         return state + data * constant
 
-    program = compiled.compiled(segment, (2.0, jnp.ones(3)), 10)
+    program = compiled.Traced(segment, (2.0, jnp.ones(3)), 10).program
     assert program(2.0, jnp.ones(3)).tolist() == [1.0, 3.0, 5.0]

@@ -94,7 +94,7 @@ def test_all_costs_are_counted():
     meta = {"gradients": 1000, "seconds": 3.0, "costs": costs}
     c = cost(make_result({"x": x}, meta=meta, tuning={"seconds": 10.0, "gradients": 500}))
     assert (c.gradients, c.seconds) == (1500, 20.0)
-    assert list(c.parts) == ["tuning", "mode", "compile", "adaptation", "sampling"]
+    assert list(c.parts) == ["tuning", "mode", "trace", "compile", "adaptation", "sampling"]
     assert c.seconds_per_effective_sample == 20.0 / c.ess
     assert "(tuning 10.00 s, mode 3.00 s, compiling 4.00 s, adaptation 1.00 s, sampling 2.00 s)" in str(c)
     assert "per effective sample of x, all included: " in str(c)

@@ -64,7 +64,7 @@ def test_one_call_is_right_and_says_so(tmp_path):
     again = hamcmc.Result.open(tmp_path / "run")
     assert again.check() == result.check()
     assert again.settings["plan"]["reason"] == said[0].note
-    assert set(again.meta["costs"]) == {"mode", "compile", "adaptation", "sampling", "verdict"}
+    assert set(again.meta["costs"]) == {"mode", "trace", "compile", "adaptation", "sampling", "verdict"}
 
 
 def beside_a_minor_mode(x):

@@ -11,6 +11,7 @@ from hamcmc.store.result import StoredRun
 PARTS = {  # name → what it is called
     "tuning": "tuning",
     "mode": "mode",
+    "trace": "tracing",
     "compile": "compiling",
     "adaptation": "adaptation",
     "sampling": "sampling",
@@ -26,7 +27,8 @@ class Cost(NamedTuple):
         draws: stored draws.
         ess: the smallest bulk ESS; NaN if unknown.
         slowest: the name of the entry that has it; None if unknown.
-        parts: seconds of each part: ``tuning``, ``mode``, ``compile``, ``adaptation`` (the warm-up) and ``sampling``.
+        parts: seconds of each part: ``tuning``, ``mode``, ``trace``, ``compile``, ``adaptation`` (the warm-up) and
+            ``sampling``.
             An older run knows only how long warm-up and sampling took together, which then count as ``sampling``.
     """
 

@@ -6,7 +6,7 @@ a block of iterations at once; for small models they are most of the cost of an 
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -82,8 +82,8 @@ def build(
     return jax.jit(loop.segment, donate_argnames=("state",))
 
 
-def compiled(segment: Any, arguments: tuple, iterations: int) -> Callable:
-    """The segment as a program, for arguments like these.
+class Traced:
+    """A segment that is traced for arguments like these, and compiled when it is first called.
 
     What the model closes over becomes an argument too. So the program depends on shapes alone, and one that was kept
     serves other data.
@@ -93,17 +93,24 @@ def compiled(segment: Any, arguments: tuple, iterations: int) -> Callable:
         arguments: of its first call.
         iterations: of the whole run. A short one is better off with a program that is ready soon.
     """
-    traced, shapes = jax.make_jaxpr(segment.__wrapped__, return_shape=True)(*arguments)
 
-    def segment_of(constants: list, *given: Any) -> Segment:
-        """The same as a function of the constants, too."""
-        made = jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, constants))(*jax.tree.leaves(given))
-        return jax.tree.unflatten(jax.tree.structure(shapes), made)
+    def __init__(self, segment: Any, arguments: tuple, iterations: int):
+        traced, shapes = jax.make_jaxpr(segment.__wrapped__, return_shape=True)(*arguments)
+        self.constants = traced.consts
 
-    options = soon() if iterations < MANY else None
-    compiling = jax.jit(segment_of, donate_argnums=(2,), compiler_options=options)
-    program = compiling.lower(traced.consts, *arguments).compile()
-    return partial(program, traced.consts)
+        def segment_of(constants: list, *given: Any) -> Segment:
+            """The same as a function of the constants, too."""
+            made = jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, constants))(*jax.tree.leaves(given))
+            return jax.tree.unflatten(jax.tree.structure(shapes), made)
+
+        options = soon() if iterations < MANY else None
+        ready = jax.jit(segment_of, donate_argnums=(2,), compiler_options=options)
+        self.lowered = ready.lower(self.constants, *arguments)
+
+    @cached_property
+    def program(self) -> Callable:
+        """The compiled segment."""
+        return partial(self.lowered.compile(), self.constants)
 
 
 class _Loop:

@@ -46,7 +46,7 @@ class SamplingProgram:
         self.seconds, self.rate = 0.0, 0.0
         planning = s.get("plan", {}).get("seconds", 0.0) + s.get("tuning", {}).get("seconds", 0.0)
         shorter = s.get("plan", {}).get("shorter", 0.0)  # a run that turned out to have too few effective draws
-        self.costs = {"mode": planning, "compile": 0.0, "adaptation": shorter, "sampling": 0.0}
+        self.costs = {"mode": planning, "trace": 0.0, "compile": 0.0, "adaptation": shorter, "sampling": 0.0}
         self.acceptance: float | None = None
         self.state = jit(copied)(job.state)  # because the compiled loop takes its buffers over
         variables = [a for a in job.arrays if a.group == "posterior"]
@@ -103,8 +103,11 @@ class SamplingProgram:
         arguments = (data, self.state, self.job.keys, begin, end, origin, recording)
         if self.compiled is None:
             began = time.perf_counter()
-            self.compiled = loop.compiled(self.segment, arguments, self.total)
-            self.costs["compile"] += time.perf_counter() - began
+            traced = loop.Traced(self.segment, arguments, self.total)
+            ready = time.perf_counter()
+            self.compiled = traced.program
+            self.costs["trace"] += ready - began
+            self.costs["compile"] += time.perf_counter() - ready
         began = time.perf_counter()
         made = self.compiled(*arguments)
         bad = np.asarray(made.bad_since)  # waits for the segment
