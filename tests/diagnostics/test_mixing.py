@@ -90,13 +90,13 @@ def test_tail_index():
 
 def test_all_costs_are_counted():
     x = RNG(0).standard_normal((2, 400))
-    costs = {"compile": 4.0, "mode": 3.0, "adaptation": 1.0, "sampling": 2.0}
+    costs = {"compile": 3.5, "trace": 0.5, "mode": 3.0, "adaptation": 1.0, "sampling": 2.0}
     meta = {"gradients": 1000, "seconds": 3.0, "costs": costs}
     c = cost(make_result({"x": x}, meta=meta, tuning={"seconds": 10.0, "gradients": 500}))
     assert (c.gradients, c.seconds) == (1500, 20.0)
     assert list(c.parts) == ["tuning", "mode", "trace", "compile", "adaptation", "sampling"]
     assert c.seconds_per_effective_sample == 20.0 / c.ess
-    assert "(tuning 10.00 s, mode 3.00 s, compiling 4.00 s, adaptation 1.00 s, sampling 2.00 s)" in str(c)
+    assert "(tuning 10.00 s, mode 3.00 s, tracing 0.50 s, compiling 3.50 s, adaptation 1.00 s, sampling 2.00 s)" in str(c)
     assert "per effective sample of x, all included: " in str(c)
     noted = cost(make_result({"x": x}, meta={"seconds": 3.0}, notes={"tuning": {"seconds": 10.0, "gradients": 5}}))
     assert noted.parts == {"tuning": 10.0, "sampling": 3.0}
