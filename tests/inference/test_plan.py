@@ -19,7 +19,7 @@ def test_without_data_or_with_few_all_are_used_at_every_step():
         plan = decide(facts)
         assert isinstance(plan, Plan)
         assert (plan.regime, plan.sampler, plan.batch_size, plan.ensembles) == ("all data", "ensemble_hmc", None, 2)
-        assert (plan.num_samples, plan.options, plan.hasty) == (250, {"adapt": 300}, True)
+        assert (plan.num_samples, plan.options, plan.hasty) == (250, {"adapt": 150}, True)
 
 
 def test_facts_are_asked_for_only_where_they_matter():

@@ -19,7 +19,8 @@ MOVING = 11  # replicas of ensemble_hamcmc that move in an iteration
 LARGEST_STEP, DIAGONAL_STEP = 1.0, 0.2  # ε in white coordinates, and in those that only a diagonal scales
 STRAIGHT = 0.1  # ε times the bend
 BENT, CROOKED = 0.3, 0.7  # bends above which minibatches are not worth their bias; the second where time is long
-FIRST_ADAPT, FIRST_DRAWS = 300, 250  # iterations of warm-up, and draws of each replica, in a first run on all data
+FIRST_ADAPT, FIRST_DRAWS = 150, 250  # iterations of warm-up, and draws of each replica, in a first run on all data
+SLOW_ADAPT = 300  # the warm-up of a run that takes so long that no other will follow
 ADAPT, DRAWS = 600, 1000  # the same in the run that follows where the first one was not good enough
 AFFORDABLE = 120.0  # seconds that a longer run may take
 MOST_LONGER = 64  # times as long as it was planned may a run become
@@ -130,7 +131,7 @@ def decide(facts: Measured) -> Plan | Missing:
         away = f"the posterior is far from normal (its gradient differs by {facts.bend:.1f} from the normal one's)"
         return on_all_data(f"{what}: all data at every step although {slow}, because {away}", facts, slow=True)
     plan = on_minibatches(facts, what, slow)
-    shortest = (FIRST_ADAPT + FIRST_DRAWS) * leapfrogs(facts) * facts.replicas  # gradients of a run on all data
+    shortest = (SLOW_ADAPT + FIRST_DRAWS) * leapfrogs(facts) * facts.replicas  # gradients of a run on all data
     if gradients(plan, facts) > shortest and not facts.streamed and not asked:
         noisy = f"minibatches of {plan.batch_size:,} rows, which their noise asks for, would take longer still"
         return on_all_data(f"{what}: all data at every step although {slow}, because {noisy}", facts, slow=True)
@@ -154,10 +155,10 @@ def on_all_data(reason: str, facts: Measured, *, slow: bool = False) -> Plan:
     plan = Plan("all data", "ensemble_hmc", {}, 0.5, None, ENSEMBLES, None, 1, reason)
     if facts.counted and not slow:
         return plan
-    hasty = not facts.counted
+    hasty, adapt = not facts.counted, SLOW_ADAPT if slow else FIRST_ADAPT
     if hasty:
-        plan = plan._replace(reason=f"{reason}: {FIRST_ADAPT} iterations, then {FIRST_DRAWS} draws of each replica")
-    return plan._replace(options={"adapt": FIRST_ADAPT}, num_samples=FIRST_DRAWS, hasty=hasty)
+        plan = plan._replace(reason=f"{reason}: {adapt} iterations, then {FIRST_DRAWS} draws of each replica")
+    return plan._replace(options={"adapt": adapt}, num_samples=FIRST_DRAWS, hasty=hasty)
 
 
 def on_minibatches(facts: Measured, what: str, slow: str) -> Plan:
