@@ -4,7 +4,7 @@ A likelihood enters by its mean over a minibatch, and :func:`~hamcmc.target.prot
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from html import escape
 from typing import Any
@@ -16,6 +16,7 @@ from jax import Array
 from jax.tree_util import keystr, tree_leaves_with_path
 
 from hamcmc._types import Facts, PyTree
+from hamcmc.target import disk
 from hamcmc.target import support as _support
 from hamcmc.target.minibatch import draw
 from hamcmc.target.protocol import Target, unbiased
@@ -182,7 +183,7 @@ class Posterior(Target):
         for path, leaf in tree_leaves_with_path(self.data):
             digest.update(f"{keystr(path)} {leaf.dtype} {leaf.shape}".encode())
             for block in _blocks(leaf):
-                digest.update(np.ascontiguousarray(block).tobytes())
+                digest.update(np.ascontiguousarray(block).view(np.uint8))
         return digest.hexdigest()
 
     def __repr__(self) -> str:
@@ -213,15 +214,15 @@ def _leaves(supports: PyTree) -> list[Support]:
     return jax.tree.leaves(supports, is_leaf=lambda x: isinstance(x, Support))
 
 
-def _blocks(leaf: Any):
-    """The array, or evenly spaced blocks of an array that is too large to read whole."""
+def _blocks(leaf: Any) -> Iterator[np.ndarray]:
+    """Blocks of about 1 MiB: all of them in succession, or evenly spaced ones of an array above 1 GiB."""
     leaf = leaf if isinstance(leaf, np.memmap) else np.asarray(leaf)
-    if leaf.nbytes <= SAMPLED:
-        yield leaf
-        return
-    rows = max(1, len(leaf) * 2**20 // leaf.nbytes)  # about 1 MiB
-    for start in np.linspace(0, len(leaf) - rows, 512).astype(int):
-        yield leaf[start : start + rows]
+    rows = max(1, len(leaf) * 2**20 // max(1, leaf.nbytes))
+    starts = range(0, len(leaf), rows)
+    if leaf.nbytes > SAMPLED:
+        starts = np.linspace(0, len(leaf) - rows, 512).astype(int).tolist()
+    for start in starts:
+        yield disk.rows(leaf, slice(start, start + rows))
 
 
 def _checked(data: PyTree) -> tuple[PyTree, int]:
@@ -250,4 +251,12 @@ def _checked(data: PyTree) -> tuple[PyTree, int]:
     size = next(iter(lengths.values()))
     if size == 0:
         raise ValueError("data is empty: it has 0 rows")
-    return jax.tree.map(lambda x: x if isinstance(x, np.memmap) else jnp.asarray(x), data), size
+    streamed = any(isinstance(x, np.memmap) for x in jax.tree.leaves(data))
+
+    def kept(x: Any) -> Any:
+        """A memory map as it is. What stands beside one stays on the host, where rows are read."""
+        if isinstance(x, np.memmap):
+            return x
+        return np.asarray(jnp.asarray(x)) if streamed else jnp.asarray(x)
+
+    return jax.tree.map(kept, data), size
