@@ -12,26 +12,58 @@ import numpy as np
 WORKERS = min(4, os.cpu_count() or 1)  # chunks that are read and computed side by side; more hold more memory
 
 
+class CutShort(OSError):
+    """A file became shorter while it was in use. The message names it."""
+
+
 def rows(x: Any, which: slice | np.ndarray) -> np.ndarray:
     """Rows of an array, in memory.
 
+    The system is told what to expect of a memory map: all of a slice at once, and single rows where `which` has
+    indices. It would otherwise read 128 KiB around each of them.
+
     Raises:
-        OSError: the array is a memory map, and its file is shorter than it was when it was opened. To touch a page
+        CutShort: the array is a memory map, and its file is shorter than it was when it was opened. To touch a page
             beyond the end of a file would end the process without a word.
     """
+    held = mapping(x)
+    if held is None:
+        return np.array(x[which])
     require_whole(x)
-    return np.array(x[which])
+    if isinstance(which, slice):
+        part = x[which]
+        if part.flags.c_contiguous and part.size:
+            begin = part.ctypes.data - np.frombuffer(held, np.uint8).ctypes.data
+            begin, end = begin - begin % mmap.PAGESIZE, begin + part.nbytes
+            _advise(held, "MADV_WILLNEED", begin, end - begin)
+        return np.array(part)
+    _advise(held, "MADV_RANDOM", 0, len(held))
+    try:
+        return np.asarray(x[which])
+    finally:
+        _advise(held, "MADV_NORMAL", 0, len(held))
+
+
+def mapping(x: Any) -> mmap.mmap | None:
+    """The mapping that an array is a view of; None for an array in memory."""
+    held = getattr(x, "_mmap", None) if isinstance(x, np.memmap) else None
+    return held if isinstance(held, mmap.mmap) else None
 
 
 def require_whole(x: Any) -> None:
     """Raise if the array is a memory map of a file that has become shorter."""
-    held = getattr(x, "_mmap", None)
-    if not isinstance(x, np.memmap) or held is None:
+    if (held := mapping(x)) is None:
         return
     needed, has = x.offset - x.offset % mmap.ALLOCATIONGRANULARITY + len(held), held.size()
     if has < needed:
         name = x.filename or "the file of a memory map"
-        raise OSError(f"{name} was cut short while it was in use: it has {has:,} bytes and had at least {needed:,}")
+        raise CutShort(f"{name} was cut short while it was in use: it has {has:,} bytes and had at least {needed:,}")
+
+
+def _advise(held: mmap.mmap, advice: str, begin: int, length: int) -> None:
+    """Tell the system what will be read, where it can be told."""
+    if hasattr(mmap, advice):
+        held.madvise(getattr(mmap, advice), begin, length)
 
 
 def ahead(work: Callable[[Any], Any], chunks: Iterable[Any], workers: int | None = None) -> Iterator[Any]:

@@ -76,7 +76,7 @@ class Importance(View):
     def checksum(self) -> str:
         """SHA-256 of data and probabilities."""
         digest = hashlib.sha256(self.plain.checksum().encode())
-        digest.update(np.asarray(self.last).view(np.uint8))
+        digest.update(np.asarray(self.last).view(np.uint8).data)
         return digest.hexdigest()
 
 
@@ -112,14 +112,18 @@ def scores(view: Posterior, laplace: Laplace, *, draws: int | None = None, seed:
     total = np.zeros(view.size)
     for _, rows, found in over_rows(view, laplace.draw(draws, seed), roots, None, None, squares):
         total[rows[0] : rows[-1] + 1] += found[:, : len(rows)].sum(0)
-    return np.sqrt(total / draws)
+    total /= draws
+    return np.sqrt(total, out=total)  # in place, as all that has a number for each row
 
 
 def probabilities(scores: np.ndarray) -> np.ndarray:
     """A mixture of uniform ones and ones in proportion to the scores."""
     if not (np.isfinite(scores).all() and scores.sum() > 0):
         return np.full(len(scores), 1 / len(scores))
-    return UNIFORM / len(scores) + (1 - UNIFORM) * scores / scores.sum()
+    found = (1 - UNIFORM) * scores
+    found /= scores.sum()
+    found += UNIFORM / len(scores)
+    return found
 
 
 def _ticks(probabilities: np.ndarray) -> np.ndarray:
@@ -127,7 +131,8 @@ def _ticks(probabilities: np.ndarray) -> np.ndarray:
     p = np.asarray(probabilities, np.float64)
     if not (np.isfinite(p).all() and (p > 0).all() and abs(p.sum() - 1) < 1e-6):
         raise ValueError("probabilities must be above 0 and of sum 1")
-    exact = p / p.sum() * (TICKS - len(p))
+    exact = p / p.sum()
+    exact *= TICKS - len(p)
     ticks = np.floor(exact).astype(np.int64) + 1
     left = TICKS - int(ticks.sum())
     if left > 0:  # for the largest remainders, and of equal ones for the first

@@ -154,8 +154,9 @@ def over_rows(
     @jax.jit
     def reduced(k, positions, roots, data, indices, weights):
         rows = data if indices is None else gather(data, indices)
-        some = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, k, together), (positions, roots))
-        return jax.vmap(one, (0, 0, None, None))(*some, rows, weights)
+        some = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, k, together), positions)
+        their = lax.dynamic_slice_in_dim(roots, k, together)
+        return jax.vmap(one, (0, 0, None, None))(some, their, rows, weights)
 
     def work(start: int) -> list[tuple[slice, np.ndarray, PyTree]]:
         places = np.arange(start, start + length)

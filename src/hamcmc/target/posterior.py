@@ -120,12 +120,19 @@ class Posterior(Target):
 
     def _over_all_data(self, position: PyTree, batch_size: int) -> tuple[Array, PyTree]:
         value, grad = self._prior_value_and_grad(position)
-        for start in range(0, self.size, batch_size):
-            part = jax.tree.map(lambda x, start=start: jnp.asarray(x[start : start + batch_size]), self.data)
-            n = min(batch_size, self.size - start)
-            mean, g = self._mean_value_and_grad(position, part)
-            value, grad = unbiased((value, grad), (mean, g), n)  # a mean over n data counts n times
+
+        def work(start: int) -> tuple[int, Any]:
+            part = self.part(start, batch_size)
+            return len(jax.tree.leaves(part)[0]), self._mean_value_and_grad(position, part)
+
+        for n, found in disk.ahead(work, range(0, self.size, batch_size)):
+            value, grad = unbiased((value, grad), found, n)  # a mean over n data counts n times
         return value, grad
+
+    def part(self, start: int, length: int) -> PyTree:
+        """So many rows of the data in succession, or as many as there are from `start` on."""
+        rows = slice(start, start + length)
+        return jax.tree.map(lambda x: jnp.asarray(disk.rows(x, rows)) if self.streamed else x[rows], self.data)
 
     @cached_property
     def _prior_value_and_grad(self) -> Callable:
@@ -183,7 +190,7 @@ class Posterior(Target):
         for path, leaf in tree_leaves_with_path(self.data):
             digest.update(f"{keystr(path)} {leaf.dtype} {leaf.shape}".encode())
             for block in _blocks(leaf):
-                digest.update(np.ascontiguousarray(block).view(np.uint8))
+                digest.update(np.ascontiguousarray(block).view(np.uint8).data)
         return digest.hexdigest()
 
     def __repr__(self) -> str:
