@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--ratings", metavar="PATH", help="recommenders: a file of ratings, in place of made ones")
     parser.add_argument("--rank", type=int, default=10, help="recommenders: number of factors; default: 10")
     parser.add_argument("--corpus", metavar="PATH", help="denoisers: noisy sentences and their speech, as in NOIZEUS")
-    parser.add_argument("--folder", metavar="PATH", help="large: where 13 GB of data go; default: benchmarks/results")
+    parser.add_argument("--folder", metavar="PATH", help="large: where 13 GB of data are, or are put")
     numbers = lambda text: [int(i) for i in text.split(",")]
     parser.add_argument("--sentences", type=numbers, default=(), help="denoisers: 2,3,…; default: those not tuned on")
     parser.add_argument("--snr", type=int, default=5, help="denoisers: of the noisy files, in dB; default: 5")

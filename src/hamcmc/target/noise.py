@@ -165,8 +165,10 @@ def over_rows(
         weights = jnp.asarray(np.where(places < count, chance, 0), kind)
         taken = inside if rows is None else rows[inside]
         data, indices = posterior.data, None
+        if posterior.streamed and rows is None and start + length <= count:
+            taken = slice(start, start + length)
         if posterior.streamed:
-            data = jax.tree.map(lambda x: jnp.asarray(disk.rows(x, taken)), data)
+            data = jax.tree.map(lambda x: disk.rows(x, taken), data)
         else:
             indices = jnp.asarray(taken, jnp.int32)
         found = []

@@ -22,6 +22,7 @@ from hamcmc.target.posterior import Posterior
 
 CHUNK = 2**20  # numbers of the data, or of a parameter for each row, in a chunk: some MiB
 MOST_ROWS = 2**14  # in a chunk: longer sums lose digits in single precision
+TILE = 2**16  # numbers that a gradient takes at once: they stay in a core's own cache, also in double precision
 BLOCK = 2**27  # rows · parameters · basis vectors of one matrix product
 
 
@@ -72,7 +73,9 @@ class Passes:
         self.dimension, self.kind, self.spent = flat.size, np.dtype(flat.dtype), 0.0
         leaves = jax.tree.leaves(posterior.data)
         widest = max([self.dimension, *(int(np.prod(x.shape[1:])) for x in leaves)])
-        self.chunk = min(posterior.size, max(1, min(MOST_ROWS, CHUNK // widest)))
+        chunk = min(posterior.size, max(1, min(MOST_ROWS, CHUNK // widest)))
+        self._tiles = max(1, -(-chunk * widest // TILE))  # of a chunk, for gradients
+        self.chunk = self._tiles * -(-chunk // self._tiles)
         most = max(1, BLOCK // (max(1, self.chunk) * self.dimension))  # basis vectors at once
         self._block = -(-self.dimension // -(-self.dimension // most))  # blocks of about equal size waste no work
         self._sums, self._second, self._products = map(jax.jit, (self._first, self._hessian, self._along))
@@ -216,9 +219,20 @@ class Passes:
         kind = jnp.result_type(leaf.dtype, jnp.float64) if self.double else leaf.dtype
         return leaf.astype(kind) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
 
-    def _first(self, x: Array, *chunk: Any) -> tuple[Parts, Parts]:
-        prior, likelihood = (jax.value_and_grad(f)(x) for f in self._densities(*chunk))
-        return Parts(prior[0], likelihood[0]), Parts(prior[1], likelihood[1])
+    def _first(self, x: Array, data: PyTree, indices: Any, weights: Any) -> tuple[Parts, Parts]:
+        prior, likelihood = self._densities(data, indices, weights)
+        at_prior = jax.value_and_grad(prior)(x)
+        if self._tiles == 1 or weights is None:
+            at_likelihood = jax.value_and_grad(likelihood)(x)
+        else:
+            rows = data if indices is None else gather(data, indices)
+            tiles = jax.tree.map(lambda a: a.reshape(self._tiles, -1, *a.shape[1:]), (rows, weights))
+
+            def tile(part: tuple[PyTree, Array]) -> tuple[Array, Array]:
+                return jax.value_and_grad(self._densities(part[0], None, part[1])[1])(x)
+
+            at_likelihood = jax.tree.map(lambda a: a.sum(0), lax.map(tile, tiles))
+        return tuple(Parts(*both) for both in zip(at_prior, at_likelihood))  # type: ignore[return-value]
 
     def _hessian(self, x: Array, *chunk: Any) -> tuple[Parts]:
         blocks = -(-self.dimension // self._block)
