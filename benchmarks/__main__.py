@@ -24,6 +24,7 @@ NAMES = {
     "bias": "bias",
     "automatic": "automatic",
     "seconds": "seconds",
+    "large": "large",
     "factorization": "factorization",
     "recommenders": "recommenders",
     "processes": "processes",
@@ -32,6 +33,7 @@ NAMES = {
 OWN = {  # arguments
     "recommenders": ("ratings", "rank"),
     "denoisers": ("corpus", "sentences", "snr", "only"),
+    "large": ("folder",),
     "race": ("only", "methods", "seconds", "rounds", "huge", "fresh"),
 }
 
@@ -51,7 +53,7 @@ def command(name: str, arguments: argparse.Namespace) -> str:
     options = ["--quick"] * arguments.quick
     for own in OWN.get(name, ()):
         value = getattr(arguments, own)
-        if value and own in ("ratings", "corpus"):
+        if value and own in ("ratings", "corpus", "folder"):
             options.append(f"--{own} PATH")
         elif value is True:
             options.append(f"--{own}")
@@ -68,6 +70,7 @@ def main() -> None:
     parser.add_argument("--ratings", metavar="PATH", help="recommenders: a file of ratings, in place of made ones")
     parser.add_argument("--rank", type=int, default=10, help="recommenders: number of factors; default: 10")
     parser.add_argument("--corpus", metavar="PATH", help="denoisers: noisy sentences and their speech, as in NOIZEUS")
+    parser.add_argument("--folder", metavar="PATH", help="large: where 13 GB of data are, or are put")
     numbers = lambda text: [int(i) for i in text.split(",")]
     parser.add_argument("--sentences", type=numbers, default=(), help="denoisers: 2,3,…; default: those not tuned on")
     parser.add_argument("--snr", type=int, default=5, help="denoisers: of the noisy files, in dB; default: 5")

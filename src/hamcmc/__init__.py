@@ -34,6 +34,7 @@ from hamcmc.target.support import Support, bounded, positive, real
 
 if TYPE_CHECKING:
     from hamcmc.factorization.run import factorize
+    from hamcmc.interop.parquet import columns
     from hamcmc.interop.sklearn import MatrixFactorization
     from hamcmc.speech.denoise import denoise
     from hamcmc.stable.separation import alpha_stable_mf
@@ -63,6 +64,7 @@ __all__ = [
     "alternating",
     "bounded",
     "ccadl",
+    "columns",
     "compare",
     "control_variate",
     "denoise",
@@ -94,6 +96,7 @@ __all__ = [
 _APPLICATIONS = {  # where they are; loaded when first used, because most programs use one of them or none
     "MatrixFactorization": "hamcmc.interop.sklearn",
     "alpha_stable_mf": "hamcmc.stable.separation",
+    "columns": "hamcmc.interop.parquet",
     "denoise": "hamcmc.speech.denoise",
     "factorize": "hamcmc.factorization.run",
 }

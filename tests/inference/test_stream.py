@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
+import hamcmc
 from hamcmc.inference import compiled as loop
 from hamcmc.inference import stream
 from hamcmc.target import linear_gaussian as lg
@@ -98,3 +99,24 @@ def test_full_passes_read_in_parts(on_disk, model):
     found = streamed.full_grad(jnp.ones(3), batch_size=100)
     assert_array_equal(found, model.full_grad(jnp.ones(3), batch_size=100))
     assert max(reads) == 100 * 3 * 4
+
+
+def test_an_automatic_run_draws_as_from_memory(tmp_path):
+    """Mode, Hessian and rows by importance come from passes over the file; only rounding errors differ."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(3000, 2)).astype(np.float32)
+    y = (rng.random(3000) < 1 / (1 + np.exp(-x @ [1.0, -0.5]))).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    draws = []
+    for rows in (x, np.load(tmp_path / "x.npy", mmap_mode="r")):
+        posterior = hamcmc.Posterior(
+            lambda t: -0.5 * jnp.sum(t**2),
+            lambda t, row: row["y"] * (row["x"] @ t) - jnp.logaddexp(0.0, row["x"] @ t),
+            {"x": rows, "y": y},
+            init=jnp.zeros(2),
+        )
+        found = hamcmc.sample(posterior, batch_size=32, num_samples=20, thin=1, progress=False)
+        assert found.settings["plan"]["regime"] == "minibatches"
+        draws.append(np.asarray(found.posterior["theta"]))
+    sd = draws[0].std((0, 1))
+    assert_allclose(draws[1] / sd, draws[0] / sd, atol=1e-3)

@@ -25,6 +25,7 @@ def test_importing_imports_none_of_them():
         ("blackjax", "blackjax", lambda: interop.to_blackjax(hamcmc.sgld(lambda x, batch: x))),
         ("numpyro", "numpyro", lambda: interop.from_numpyro(lambda: None)),
         ("sklearn.base", "sklearn", lambda: interop.MatrixFactorization()),
+        ("polars", "parquet", lambda: hamcmc.columns("rides.parquet", {"y": "paid"})),
     ],
 )
 def test_a_missing_one_is_named_with_its_extra(monkeypatch, package, extra, use):

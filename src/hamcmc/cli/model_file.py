@@ -81,7 +81,8 @@ def read_data(path: Path) -> Any:
     """Read arrays from a file.
 
     An ``.npy`` file gives an array; above 1 GiB, it stays on disk. An ``.npz`` file, a folder of ``.npy`` files, and
-    a ``.csv`` or ``.tsv`` file with a header give a dict of arrays.
+    a ``.csv`` or ``.tsv`` file with a header give a dict of arrays, and so does a ``.parquet`` file. For one that is
+    larger than memory, the model file calls :func:`hamcmc.columns`.
     """
     with reading(path, "cannot be read", ModelFileError):
         if path.is_dir():
@@ -98,7 +99,11 @@ def read_data(path: Path) -> Any:
                 return {name: _numbers(array, f"{path}: {name}") for name, array in arrays.items()}
         if path.suffix in (".csv", ".tsv"):
             return _read_table(path, "\t" if path.suffix == ".tsv" else ",")
-    raise ModelFileError(f"{path}: data must be .npy, .npz, .csv, .tsv or a folder of .npy files")
+    if path.suffix == ".parquet":
+        from hamcmc.interop.parquet import read
+
+        return read(path)
+    raise ModelFileError(f"{path}: data must be .npy, .npz, .csv, .tsv, .parquet or a folder of .npy files")
 
 
 def _read_npy(path: Path) -> np.ndarray:

@@ -20,6 +20,7 @@ from typer.core import TyperCommand
 
 from hamcmc._require import MissingPackage
 from hamcmc.store.errors import Interrupted, RunError
+from hamcmc.target.disk import CutShort
 
 screen, errors = Console(width=None if sys.stdout.isatty() else 120), Console(stderr=True, soft_wrap=True)
 
@@ -54,9 +55,9 @@ def reporting() -> Iterator[None]:
     except Interrupted as stop:
         warn(str(stop))
         raise typer.Exit(128 + stop.signal) from None
-    except (RunError, ValueError, MissingPackage) as error:
+    except (RunError, CutShort, ValueError, MissingPackage) as error:
         errors.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
-        raise typer.Exit(1 if isinstance(error, RunError) else 2) from None
+        raise typer.Exit(1 if isinstance(error, (RunError, CutShort)) else 2) from None
 
 
 @contextlib.contextmanager

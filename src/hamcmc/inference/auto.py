@@ -93,6 +93,7 @@ def prepare(
         batch_size=batch_size_of(batch_size, posterior) if batch_size is not None else None,
     )
     found: Laplace | None = None
+    estimated: Posterior | None = None
     while isinstance(plan := decide(facts), str):
         if plan == "seconds":
             facts = facts._replace(seconds=gradient_seconds(posterior, like, facts.replicas))
@@ -102,7 +103,8 @@ def prepare(
             square = found.precision.ndim == 2
             facts = facts._replace(mode=found.converged, why=found.reason, square=square)
         elif found is not None:
-            noise = gradient_noise(reduced(posterior, found), found, seed=seed)
+            estimated = reduced(posterior, found)
+            noise = gradient_noise(estimated, found, seed=seed)
             facts = facts._replace(noise=noise.largest, bend=noise.bend)
     plan = plan._replace(ensembles=ensembles or plan.ensembles, options=plan.options | options)
     plan = plan._replace(hasty=plan.hasty and "adapt" not in options)
@@ -114,7 +116,7 @@ def prepare(
         arrays, gradients = {"centre": made.centre, "root": made.root, "white": made.white}, made.gradients
         plan = plan._replace(reason=plan.reason + LEFT_OUT) if made.left_out else plan
     account = {"gradients": gradients, "seconds": time.perf_counter() - began}
-    return assemble(posterior, like, plan, arrays, account)
+    return assemble(posterior, like, plan, arrays, account, estimated)
 
 
 def around_mode(found: Laplace, plan: Plan, replicas: int, seed: int) -> dict[str, np.ndarray]:
@@ -130,11 +132,20 @@ def reduced(posterior: Posterior, found: Laplace) -> Posterior:
 
 
 def assemble(
-    posterior: Posterior, like: PyTree, plan: Plan, arrays: dict[str, np.ndarray], account: Record
+    posterior: Posterior,
+    like: PyTree,
+    plan: Plan,
+    arrays: dict[str, np.ndarray],
+    account: Record,
+    estimated: Posterior | None = None,
 ) -> Prepared:
-    """Posterior, sampler and starts from what was decided and found."""
-    estimated = posterior
-    if plan.regime == "minibatches":
+    """Posterior, sampler and starts from what was decided and found.
+
+    `estimated` is the posterior with the plan's estimator, if it was made before. It needs a pass over all data.
+    """
+    if plan.regime != "minibatches":
+        estimated = posterior
+    elif estimated is None:
         estimated = reduced(posterior, kept_laplace(posterior, like, arrays))
     white = Whitened(estimated, like, arrays["centre"], arrays["root"])
     sampler = samplers.build(plan.sampler, white, **plan.options)

@@ -66,6 +66,8 @@ def elsewhere(passes: Passes, found: Laplace, init: np.ndarray, rng: np.random.G
         end = arrive(part, x)
         if end.proper and all(apart(end.place, k) for k in known):
             known.append(end.place)
+    if len(known) == 1:
+        return []
     # The mode of n of N rows lies about D (N/n − 1) / 2 nats below that of all of them.
     lowest = whole.value_and_grad(found.flat)[0] + MINOR + len(init) * size / count
     return [place for place in known[1:] if whole.value_and_grad(place.x)[0] <= lowest]

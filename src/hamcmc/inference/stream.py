@@ -11,6 +11,7 @@ import numpy as np
 from hamcmc._compile import jit
 from hamcmc._types import PyTree
 from hamcmc.inference.compiled import Keys
+from hamcmc.target import disk
 from hamcmc.target.posterior import Posterior
 
 HELD_BYTES = 64 * 2**20  # minibatches held at once, while as many again are being read
@@ -56,7 +57,7 @@ class Batches:
 
     def _read(self, begin: int) -> PyTree:
         indices = np.asarray(self._indices(begin))
-        return jax.tree.map(lambda x: jnp.asarray(x[indices]), self._posterior.data)
+        return jax.tree.map(lambda x: jnp.asarray(disk.rows(x, indices)), self._posterior.data)
 
 
 def _indices(

@@ -20,6 +20,7 @@ from jax.tree_util import tree_leaves_with_path
 
 from hamcmc import _check
 from hamcmc._types import PyTree
+from hamcmc.target import disk
 from hamcmc.target.importance import Importance, probabilities, require_uniform, scores
 from hamcmc.target.mode import Laplace
 from hamcmc.target.passes import Passes, linearized
@@ -240,10 +241,14 @@ def _full_mean_grad(posterior: Posterior, position: PyTree, batch_size: int) -> 
     """ḡ(θ) over all data in passes of `batch_size`, summed in double precision."""
     grad = jax.jit(posterior.mean_likelihood_grad)
     total = jax.tree.map(lambda x: np.zeros(x.shape), position)
-    for start in range(0, posterior.size, batch_size):
-        part = jax.tree.map(lambda x, start=start: jnp.asarray(x[start : start + batch_size]), posterior.data)
+
+    def work(start: int) -> PyTree:
         n = min(batch_size, posterior.size - start)
-        total = jax.tree.map(lambda a, g, n=n: a + n * np.asarray(g, np.float64), total, grad(position, part))
+        found = grad(position, posterior.part(start, batch_size))
+        return jax.tree.map(lambda g: n * np.asarray(g, np.float64), found)
+
+    for found in disk.ahead(work, range(0, posterior.size, batch_size)):
+        total = jax.tree.map(np.add, total, found)
     return jax.tree.map(lambda a, x: jnp.asarray(a / posterior.size, x.dtype), total, position)
 
 

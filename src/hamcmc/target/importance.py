@@ -45,12 +45,15 @@ class Importance(View):
     def __init__(self, plain: Posterior, probabilities: np.ndarray):
         super().__init__(plain)
         ticks = _ticks(probabilities)
-        ends = np.cumsum(ticks)
-        self.probabilities = ticks / TICKS
-        self.last = jnp.asarray((ends - 1).astype(np.uint32))  # the last tick of each row
-        weights = (1 / (plain.size * self.probabilities)).astype(np.float32 if not _x64() else np.float64)
+        self.last = jnp.asarray((np.cumsum(ticks) - 1).astype(np.uint32))  # the last tick of each row
+        weights = (1 / (plain.size * (ticks / TICKS))).astype(np.float32 if not _x64() else np.float64)
         self.data = Weighted(plain.data, weights if plain.streamed else jnp.asarray(weights))
         self.settings = {**plain.settings, "rows": "importance"}
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """p (N,), as rows are drawn."""
+        return np.diff(np.asarray(self.last, np.int64), prepend=-1) / TICKS
 
     def log_likelihood(self, parameters: PyTree, datum: Weighted) -> Array:
         """log p(x_i|θ)/(N p_i)."""
@@ -73,7 +76,7 @@ class Importance(View):
     def checksum(self) -> str:
         """SHA-256 of data and probabilities."""
         digest = hashlib.sha256(self.plain.checksum().encode())
-        digest.update(np.asarray(self.last).tobytes())
+        digest.update(np.asarray(self.last).view(np.uint8).data)
         return digest.hexdigest()
 
 
@@ -106,17 +109,21 @@ def scores(view: Posterior, laplace: Laplace, *, draws: int | None = None, seed:
     def squares(white: Array, _: Array) -> Array:
         return jnp.sum(white**2, 1)
 
-    total, all_rows = np.zeros(view.size), np.arange(view.size)
-    for _, rows, found in over_rows(view, laplace.draw(draws, seed), roots, all_rows, np.ones(view.size), squares):
-        total[rows] += found[: len(rows)]
-    return np.sqrt(total / draws)
+    total = np.zeros(view.size)
+    for _, rows, found in over_rows(view, laplace.draw(draws, seed), roots, None, None, squares):
+        total[rows[0] : rows[-1] + 1] += found[:, : len(rows)].sum(0)
+    total /= draws
+    return np.sqrt(total, out=total)  # in place, as all that has a number for each row
 
 
 def probabilities(scores: np.ndarray) -> np.ndarray:
     """A mixture of uniform ones and ones in proportion to the scores."""
     if not (np.isfinite(scores).all() and scores.sum() > 0):
         return np.full(len(scores), 1 / len(scores))
-    return UNIFORM / len(scores) + (1 - UNIFORM) * scores / scores.sum()
+    found = (1 - UNIFORM) * scores
+    found /= scores.sum()
+    found += UNIFORM / len(scores)
+    return found
 
 
 def _ticks(probabilities: np.ndarray) -> np.ndarray:
@@ -124,10 +131,15 @@ def _ticks(probabilities: np.ndarray) -> np.ndarray:
     p = np.asarray(probabilities, np.float64)
     if not (np.isfinite(p).all() and (p > 0).all() and abs(p.sum() - 1) < 1e-6):
         raise ValueError("probabilities must be above 0 and of sum 1")
-    exact = p / p.sum() * (TICKS - len(p))
+    exact = p / p.sum()
+    exact *= TICKS - len(p)
     ticks = np.floor(exact).astype(np.int64) + 1
     left = TICKS - int(ticks.sum())
-    ticks[np.argsort(np.floor(exact) - exact, kind="stable")[:left]] += 1  # the largest remainders first
+    if left > 0:  # for the largest remainders, and of equal ones for the first
+        rest = np.subtract(exact, np.floor(exact), out=exact)
+        least = np.partition(rest, len(rest) - left)[len(rest) - left]
+        ticks[rest > least] += 1
+        ticks[np.flatnonzero(rest == least)[: TICKS - int(ticks.sum())]] += 1
     return ticks
 
 

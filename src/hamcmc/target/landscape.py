@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import tree_leaves
 
 from hamcmc._types import PyTree
-from hamcmc.target import minibatch
+from hamcmc.target import disk, minibatch
 from hamcmc.target.estimators import ControlVariate, control_variate
 from hamcmc.target.importance import require_uniform
 from hamcmc.target.mode import laplace
@@ -119,7 +119,7 @@ def in_memory(posterior: Posterior, seed: int, largest: int = 2**28) -> PyTree:
         return posterior.data
     per_row = sum(np.asarray(x[:1]).nbytes for x in tree_leaves(posterior.data))
     rows = np.random.default_rng(seed).choice(posterior.size, min(posterior.size, largest // per_row), replace=False)
-    return jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[np.sort(rows)]), posterior.data)
+    return jax.tree.map(lambda x: jnp.asarray(disk.rows(x, np.sort(rows))), posterior.data)
 
 
 def _eigen(product, x: Array, _seed: int) -> tuple[Array, Array]:

@@ -1,5 +1,6 @@
 """The noise of a gradient estimator, in the coordinates in which the posterior is about standard normal."""
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
@@ -7,12 +8,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from hamcmc import _check
 from hamcmc._compile import jit
 from hamcmc._types import PyTree
+from hamcmc.target import disk
 from hamcmc.target.minibatch import gather
 from hamcmc.target.mode import Laplace
 from hamcmc.target.posterior import Posterior
@@ -21,6 +23,7 @@ from hamcmc.target.view import View
 CHUNK = 2**20  # rows · parameters at once
 ROWS = 2**16  # of the data, at most
 DRAWS = 32
+TOGETHER = 4  # draws that are looked at side by side
 
 
 class Noise(NamedTuple):
@@ -106,9 +109,9 @@ def gradient_noise(
         return weighted.sum(0), weighted.T @ scatter if square else (weighted * scatter).sum(0)
 
     roots = np.broadcast_to(laplace.root, (draws, *laplace.root.shape))
-    for k, _, (one, two) in over_rows(posterior, positions, roots, seen, chances, moments):
-        mean[k] += one
-        second += two / draws
+    for which, _, (one, two) in over_rows(posterior, positions, roots, seen, chances, moments):
+        mean[which] += one
+        second += two.sum(0) / draws
     second -= (mean.T @ mean if square else (mean**2).sum(0)) / draws
     return Noise(second, float(np.sqrt(np.mean((common + mean + white) ** 2))), len(seen))
 
@@ -117,10 +120,10 @@ def over_rows(
     posterior: Posterior,
     positions: PyTree,
     roots: np.ndarray,
-    rows: np.ndarray,
-    chances: np.ndarray,
+    rows: np.ndarray | None,
+    chances: np.ndarray | None,
     reduce: Callable[[Array, Array], PyTree],
-) -> Iterator[tuple[int, np.ndarray, PyTree]]:
+) -> Iterator[tuple[slice, np.ndarray, PyTree]]:
     """What `reduce` makes of the residuals Lᵀ N (g_i − c) of rows i at each position, chunk by chunk.
 
     Here g_i is the estimator on row i alone, and c is its part that is common to all rows.
@@ -129,34 +132,56 @@ def over_rows(
         posterior: with `per_datum_grads`.
         positions: a pytree with a leading axis of length K.
         roots: L for each position, (K, D, any) or (K, D).
-        rows: which rows of the data.
-        chances: a weight for each row.
+        rows: which rows of the data; None for all of them.
+        chances: a weight for each row; None for equal weights of 1.
         reduce: a function of residuals (n, any) and weights (n,). Rows that only fill up a chunk have weight 0.
 
     Yields:
-        The number of the position, the places in `rows`, and the reduction in double precision.
+        Which positions these are, the places in `rows`, and the reduction at each of the positions (along a leading
+        axis) in double precision.
     """
     kind = jax.tree.leaves(positions)[0].dtype
-    length = min(len(rows), max(1, CHUNK // roots.shape[1]))
+    count = posterior.size if rows is None else len(rows)
+    length = min(count, max(1, CHUNK // roots.shape[1]))
+    kept = jnp.asarray(roots, kind)
 
-    @jit
-    def reduced(positions, roots, k, data, indices, weights):
-        position = jax.tree.map(lambda x: x[k], positions)
-        each = posterior.per_datum_grads(position, gather(data, indices))
+    together = math.gcd(len(roots), TOGETHER)  # positions that share what the estimator computes at its anchor
+
+    def one(position: PyTree, root: Array, rows: PyTree, weights: Array) -> PyTree:
+        each = posterior.per_datum_grads(position, rows)
         apart = jax.tree.map(jnp.subtract, each, common_grad(posterior, position))
         flat = posterior.size * jax.vmap(lambda tree: ravel_pytree(tree)[0])(apart)
-        return reduce(flat * roots[k] if roots.ndim == 2 else flat @ roots[k], weights)
+        return reduce(flat * root if root.ndim == 1 else flat @ root, weights)
 
-    for start in range(0, len(rows), length):
+    @jit
+    def reduced(k, positions, roots, data, indices, weights):
+        rows = data if indices is None else gather(data, indices)
+        some = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, k, together), positions)
+        their = lax.dynamic_slice_in_dim(roots, k, together)
+        return jax.vmap(one, (0, 0, None, None))(some, their, rows, weights)
+
+    def work(start: int) -> list[tuple[slice, np.ndarray, PyTree]]:
         places = np.arange(start, start + length)
-        weights = jnp.asarray(np.where(places < len(rows), chances[places % len(rows)], 0), kind)
-        taken = rows[np.minimum(places, len(rows) - 1)]
-        data, indices = posterior.data, jnp.asarray(taken, jnp.int32)
+        inside = np.minimum(places, count - 1)
+        chance = 1.0 if chances is None else chances[inside]
+        weights = jnp.asarray(np.where(places < count, chance, 0), kind)
+        taken = inside if rows is None else rows[inside]
+        data, indices = posterior.data, None
+        if posterior.streamed and rows is None and start + length <= count:
+            taken = slice(start, start + length)
         if posterior.streamed:
-            data, indices = gather(data, taken), jnp.arange(length)
-        for k in range(len(roots)):
-            found = reduced(positions, jnp.asarray(roots, kind), k, data, indices, weights)
-            yield k, places[places < len(rows)], jax.tree.map(lambda x: np.asarray(x, np.float64), found)
+            data = jax.tree.map(lambda x: disk.rows(x, taken), data)
+        else:
+            indices = jnp.asarray(taken, jnp.int32)
+        found = []
+        for k in range(0, len(roots), together):
+            some = reduced(k, positions, kept, data, indices, weights)
+            in_double = jax.tree.map(lambda x: np.asarray(x, np.float64), some)
+            found.append((slice(k, k + together), places[places < count], in_double))
+        return found
+
+    for found in disk.ahead(work, range(0, count, length)):
+        yield from found
 
 
 def common_grad(posterior: Posterior, position: PyTree) -> PyTree:

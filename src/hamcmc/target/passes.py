@@ -1,7 +1,8 @@
 """Sums over all data in chunks: the log-density, its gradient and its second derivatives, added up in double precision.
 
 A chunk has a fixed number of rows, and rows that only fill up the last chunk have weight 0. So one compiled program
-serves all chunks of all passes, on all data, on a random part of them, and on streamed data.
+serves all chunks of all passes, on all data, on a random part of them, and on streamed data. Threads work on several
+chunks side by side, and read those that are on disk; the sums are added up in the order of the chunks.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,11 +17,14 @@ from jax.flatten_util import ravel_pytree
 
 from hamcmc._compile import jit
 from hamcmc._types import PyTree
+from hamcmc.target import disk
+from hamcmc.target.minibatch import gather
 from hamcmc.target.posterior import Posterior
 
 CHUNK = 2**20  # numbers of the data, or of a parameter for each row, in a chunk: some MiB
 MOST_ROWS = 2**14  # in a chunk: longer sums lose digits in single precision
-BLOCK = 2**26  # rows · parameters · basis vectors of one matrix product
+TILE = 2**16  # numbers that a gradient takes at once: they stay in a core's own cache, also in double precision
+BLOCK = 2**27  # rows · parameters · basis vectors of one matrix product
 
 
 def quiet() -> np.errstate:
@@ -39,6 +43,14 @@ class Parts(NamedTuple):
         """The part of the prior and that of the likelihood together."""
         with quiet():
             return self.prior + self.likelihood
+
+
+class Places(NamedTuple):
+    """Where a chunk is: the places from `start` to `stop` in the data, or in a list of rows."""
+
+    start: int
+    stop: int
+    rows: np.ndarray | None
 
 
 class Passes:
@@ -62,20 +74,24 @@ class Passes:
         self.dimension, self.kind, self.spent = flat.size, np.dtype(flat.dtype), 0.0
         leaves = jax.tree.leaves(posterior.data)
         widest = max([self.dimension, *(int(np.prod(x.shape[1:])) for x in leaves)])
-        self.chunk = min(posterior.size, max(1, min(MOST_ROWS, CHUNK // widest)))
-        self._block = min(self.dimension, max(1, BLOCK // (max(1, self.chunk) * self.dimension)))
+        chunk = min(posterior.size, max(1, min(MOST_ROWS, CHUNK // widest)))
+        self._tiles = max(1, -(-chunk * widest // TILE))  # of a chunk, for gradients
+        self.chunk = self._tiles * -(-chunk // self._tiles)
+        most = max(1, BLOCK // (max(1, self.chunk) * self.dimension))  # basis vectors at once
+        self._block = -(-self.dimension // -(-self.dimension // most))  # blocks of about equal size waste no work
         self._sums, self._second, self._products = map(jit, (self._first, self._hessian, self._along))
         # JAX converts a NumPy array that a model closes over only once, and keeps the outcome as long as something
         # refers to it. So the session comes first, and what it got is held: otherwise the session would later meet
         # numbers in double precision. A model with such arrays then fails to be traced in double precision.
         self.double = False
         self._prepare(position)
-        self._session = jax.make_jaxpr(self._first)(self._device(np.asarray(flat)), *next(self._chunks(None)))
+        first = next(self._chunks(None))
+        self._session = jax.make_jaxpr(self._first)(self._device(np.asarray(flat)), *self._read(first))
         self.double = True
         try:
             self._prepare(position)
             with self._precision():
-                self._sums.lower(self._device(np.asarray(flat)), *next(self._chunks(None)))
+                self._sums.lower(self._device(np.asarray(flat)), *self._read(first))
         except Exception:  # whatever the model raises: in single precision it runs, or raises it again
             self.double = False
             self._prepare(position)
@@ -142,32 +158,40 @@ class Passes:
         found: tuple[Parts, ...] = ()
         with self._precision():
             at = self._device(x)
-            for data, indices, weights in self._chunks(rows):
-                parts = program(at, data, indices, weights, *given)
-                new = tuple(Parts(*(np.array(part, np.float64) for part in parts_of)) for parts_of in parts)
+
+            def work(chunk: Places | None) -> tuple[Parts, ...]:
+                with self._precision():  # which is a setting of the thread
+                    parts = program(at, *self._read(chunk), *given)
+                    return tuple(Parts(*(np.array(part, np.float64) for part in parts_of)) for parts_of in parts)
+
+            for new in disk.ahead(work, self._chunks(rows)):
                 with quiet():
                     found = tuple(Parts(a.prior, a.likelihood + b.likelihood) for a, b in zip(found, new)) or new
         scale = 1.0 if rows is None else self.posterior.size / len(rows)
         with quiet():
             return tuple(Parts(a.prior, scale * a.likelihood) for a in found)
 
-    def _chunks(self, rows: np.ndarray | None) -> Iterator[tuple[PyTree, Array | None, Array | None]]:
-        """Data, which of their rows to take, and the rows' weights, for each chunk."""
+    def _chunks(self, rows: np.ndarray | None) -> Iterator[Places | None]:
+        """Where each chunk is; None without data."""
         if self.posterior.size == 0:
-            yield None, None, None
+            yield None
             return
-        count, length = self.posterior.size if rows is None else len(rows), self.chunk
-        for start in range(0, count, length):
-            place = np.arange(start, start + length)
-            weights = self._device((place < count).astype(np.float64))
-            place = np.minimum(place, count - 1)
-            taken = place if rows is None else rows[place]
-            if self.posterior.streamed:
-                order = np.unique(taken)  # read in the order in which they are on disk
-                data = jax.tree.map(lambda x, order=order: _padded(x[order], length), self.posterior.data)
-                yield data, jnp.asarray(np.searchsorted(order, taken), jnp.int32), weights
-            else:
-                yield self.posterior.data, jnp.asarray(taken, jnp.int32), weights
+        count = self.posterior.size if rows is None else len(rows)
+        for start in range(0, count, self.chunk):
+            yield Places(start, min(start + self.chunk, count), rows)
+
+    def _read(self, at: Places | None) -> tuple[PyTree, Array | None, Array | None]:
+        """Data, which of their rows to take (None for all of them), and the rows' weights, for a chunk."""
+        if at is None:
+            return None, None, None
+        place = np.arange(at.start, at.start + self.chunk)
+        weights = self._device((place < at.stop).astype(np.float64))
+        if not self.posterior.streamed:
+            place = np.minimum(place, at.stop - 1)
+            return self.posterior.data, jnp.asarray(place if at.rows is None else at.rows[place], jnp.int32), weights
+        taken = slice(at.start, at.stop)  # chosen rows are read in the order in which they are on disk
+        taken = taken if at.rows is None else np.sort(at.rows[taken])
+        return jax.tree.map(lambda x: _padded(disk.rows(x, taken), self.chunk), self.posterior.data), None, weights
 
     # --- what is compiled ---
 
@@ -184,9 +208,9 @@ class Passes:
             return self.posterior._log_prior(self._unravel(x))
 
         def likelihood(x: Array) -> Array:
-            if indices is None:
+            if weights is None:
                 return jnp.zeros((), x.dtype)
-            rows = jax.tree.map(lambda leaf: self._cast(jnp.take(leaf, indices, axis=0, mode="clip")), data)
+            rows = jax.tree.map(self._cast, data if indices is None else gather(data, indices))
             parameters = self.posterior.constrain(self._unravel(x))
             return jnp.sum(weights * jax.vmap(self.posterior._log_likelihood, (None, 0))(parameters, rows))
 
@@ -196,9 +220,20 @@ class Passes:
         kind = jnp.result_type(leaf.dtype, jnp.float64) if self.double else leaf.dtype
         return leaf.astype(kind) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
 
-    def _first(self, x: Array, *chunk: Any) -> tuple[Parts, Parts]:
-        prior, likelihood = (jax.value_and_grad(f)(x) for f in self._densities(*chunk))
-        return Parts(prior[0], likelihood[0]), Parts(prior[1], likelihood[1])
+    def _first(self, x: Array, data: PyTree, indices: Any, weights: Any) -> tuple[Parts, Parts]:
+        prior, likelihood = self._densities(data, indices, weights)
+        at_prior = jax.value_and_grad(prior)(x)
+        if self._tiles == 1 or weights is None:
+            at_likelihood = jax.value_and_grad(likelihood)(x)
+        else:
+            rows = data if indices is None else gather(data, indices)
+            tiles = jax.tree.map(lambda a: a.reshape(self._tiles, -1, *a.shape[1:]), (rows, weights))
+
+            def tile(part: tuple[PyTree, Array]) -> tuple[Array, Array]:
+                return jax.value_and_grad(self._densities(part[0], None, part[1])[1])(x)
+
+            at_likelihood = jax.tree.map(lambda a: a.sum(0), lax.map(tile, tiles))
+        return tuple(Parts(*both) for both in zip(at_prior, at_likelihood))  # type: ignore[return-value]
 
     def _hessian(self, x: Array, *chunk: Any) -> tuple[Parts]:
         blocks = -(-self.dimension // self._block)
@@ -233,4 +268,4 @@ def plain(posterior: Posterior) -> Posterior:
 
 def _padded(x: np.ndarray, length: int) -> np.ndarray:
     """The rows, followed by copies of the last one up to the given length."""
-    return np.concatenate([x, np.repeat(x[-1:], length - len(x), axis=0)]) if len(x) < length else np.asarray(x)
+    return np.concatenate([x, np.repeat(x[-1:], length - len(x), axis=0)]) if len(x) < length else x

@@ -4,7 +4,7 @@ A likelihood enters by its mean over a minibatch, and :func:`~hamcmc.target.prot
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from html import escape
 from typing import Any
@@ -16,6 +16,7 @@ from jax import Array
 from jax.tree_util import keystr, tree_leaves_with_path
 
 from hamcmc._types import Facts, PyTree
+from hamcmc.target import disk
 from hamcmc.target import support as _support
 from hamcmc.target.minibatch import draw
 from hamcmc.target.protocol import Target, unbiased
@@ -119,12 +120,19 @@ class Posterior(Target):
 
     def _over_all_data(self, position: PyTree, batch_size: int) -> tuple[Array, PyTree]:
         value, grad = self._prior_value_and_grad(position)
-        for start in range(0, self.size, batch_size):
-            part = jax.tree.map(lambda x, start=start: jnp.asarray(x[start : start + batch_size]), self.data)
-            n = min(batch_size, self.size - start)
-            mean, g = self._mean_value_and_grad(position, part)
-            value, grad = unbiased((value, grad), (mean, g), n)  # a mean over n data counts n times
+
+        def work(start: int) -> tuple[int, Any]:
+            part = self.part(start, batch_size)
+            return len(jax.tree.leaves(part)[0]), self._mean_value_and_grad(position, part)
+
+        for n, found in disk.ahead(work, range(0, self.size, batch_size)):
+            value, grad = unbiased((value, grad), found, n)  # a mean over n data counts n times
         return value, grad
+
+    def part(self, start: int, length: int) -> PyTree:
+        """So many rows of the data in succession, or as many as there are from `start` on."""
+        rows = slice(start, start + length)
+        return jax.tree.map(lambda x: jnp.asarray(disk.rows(x, rows)) if self.streamed else x[rows], self.data)
 
     @cached_property
     def _prior_value_and_grad(self) -> Callable:
@@ -182,7 +190,7 @@ class Posterior(Target):
         for path, leaf in tree_leaves_with_path(self.data):
             digest.update(f"{keystr(path)} {leaf.dtype} {leaf.shape}".encode())
             for block in _blocks(leaf):
-                digest.update(np.ascontiguousarray(block).tobytes())
+                digest.update(np.ascontiguousarray(block).view(np.uint8).data)
         return digest.hexdigest()
 
     def __repr__(self) -> str:
@@ -213,15 +221,15 @@ def _leaves(supports: PyTree) -> list[Support]:
     return jax.tree.leaves(supports, is_leaf=lambda x: isinstance(x, Support))
 
 
-def _blocks(leaf: Any):
-    """The array, or evenly spaced blocks of an array that is too large to read whole."""
+def _blocks(leaf: Any) -> Iterator[np.ndarray]:
+    """Blocks of about 1 MiB: all of them in succession, or evenly spaced ones of an array above 1 GiB."""
     leaf = leaf if isinstance(leaf, np.memmap) else np.asarray(leaf)
-    if leaf.nbytes <= SAMPLED:
-        yield leaf
-        return
-    rows = max(1, len(leaf) * 2**20 // leaf.nbytes)  # about 1 MiB
-    for start in np.linspace(0, len(leaf) - rows, 512).astype(int):
-        yield leaf[start : start + rows]
+    rows = max(1, len(leaf) * 2**20 // max(1, leaf.nbytes))
+    starts = range(0, len(leaf), rows)
+    if leaf.nbytes > SAMPLED:
+        starts = np.linspace(0, len(leaf) - rows, 512).astype(int).tolist()
+    for start in starts:
+        yield disk.rows(leaf, slice(start, start + rows))
 
 
 def _checked(data: PyTree) -> tuple[PyTree, int]:
@@ -250,4 +258,12 @@ def _checked(data: PyTree) -> tuple[PyTree, int]:
     size = next(iter(lengths.values()))
     if size == 0:
         raise ValueError("data is empty: it has 0 rows")
-    return jax.tree.map(lambda x: x if isinstance(x, np.memmap) else jnp.asarray(x), data), size
+    streamed = any(isinstance(x, np.memmap) for x in jax.tree.leaves(data))
+
+    def kept(x: Any) -> Any:
+        """A memory map as it is. What stands beside one stays on the host, where rows are read."""
+        if isinstance(x, np.memmap):
+            return x
+        return np.asarray(jnp.asarray(x)) if streamed else jnp.asarray(x)
+
+    return jax.tree.map(kept, data), size

@@ -16,6 +16,7 @@ FIRST, PER_PARAMETER = (
     10,
 )  # rows of the first part of the data: at least the one, and the other for each parameter
 GROWTH = 8  # from one part of the data to the next; the last part is at most a half of the data
+RENEWED = 4.0  # gradients on all data that a better Hessian may cost before the steps on all data, at most
 EXACT = 2**13  # parameters up to which a diagonal is computed by basis vectors, beyond it by random ones
 EXACT_WORK = 2**33  # rows · parameters² for it
 PROBES = 128
@@ -83,7 +84,7 @@ class Search:
     # --- with the Hessian ---
 
     def _newton(self, rows: np.ndarray | None) -> Found:
-        x, hessian = self.start, None
+        x, hessian, known = self.start, None, 0
         for part, tolerance in self._parts(rows):
             objective = newton.Objective(self.passes, part)
             steps = {"tolerance": tolerance, "limit": self.iterations, "hessian": hessian, "verify": False}
@@ -92,7 +93,10 @@ class Search:
             except ValueError:  # these rows do not suffice for finite numbers; all data may
                 continue
             if end.ended == "converged":
+                known = known if end.hessian is hessian else len(part)
                 x, hessian = end.x, end.hessian
+                if (better := self._renewed(x, part, known)) is not None:
+                    hessian, known = better, len(part)
         objective = newton.Objective(self.passes, rows)
         end = newton.descend(objective, x, tolerance=self.tolerance, limit=self.iterations, hessian=hessian)
         done, edge = end.ended == "converged", not end.free.all()
@@ -109,6 +113,17 @@ class Search:
             infinite=self.names[end.along] if end.ended == "infinite" else None,
             reason=self._newton_reason(end, rows),
         )
+
+    def _renewed(self, x: np.ndarray, part: np.ndarray, known: int) -> Parts | None:
+        """The Hessian on more than the `known` rows that the last one is of, if that is affordable; None if not.
+
+        A step with the Hessian of n rows leaves about D/n of the decrement. So this one spares steps on all data.
+        """
+        most = int(RENEWED * self.passes.posterior.size / self.passes.dimension)
+        if min(len(part), most) < GROWTH * known:
+            return None
+        found = self.passes.hessian(x, part[:most])
+        return found if np.isfinite(found.total).all() else None
 
     def _newton_reason(self, end: newton.Outcome, rows: np.ndarray | None) -> str:
         reached = f"Newton decrement {end.decrement:.1g} nats after {end.steps} Newton steps{self._of(rows)}"

@@ -1,0 +1,163 @@
+"""Columns of Parquet files as arrays on disk, from which rows can be read in any order.
+
+Parquet keeps a column together, and compressed: to read single rows, as minibatches need them, it would decode
+thousands. So columns are written once, in flat memory, to ``.npy`` files in which a row stands together.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hamcmc._require import needs
+from hamcmc.store.files import replacing
+
+HELD = 2**26  # bytes of rows that are decoded at once
+
+
+class ParquetError(ValueError):
+    """A Parquet file that cannot be used. The message names the file and the column."""
+
+
+def columns(
+    path: str | Path, arrays: Mapping[str, str | Sequence[str]], *, cache: str | Path | None = None
+) -> dict[str, np.ndarray]:
+    """Columns of a Parquet file as memory-mapped arrays, for a :class:`~hamcmc.Posterior` that streams them.
+
+    The first call writes them to ``.npy`` files, a part of the rows at a time, and needs as much room on the disk as
+    they have bytes. Later calls open these files, as long as the Parquet file has not changed. It needs Polars:
+    ``pip install 'hamcmc[parquet]'``.
+
+    Args:
+        path: the Parquet file.
+        arrays: a name for each array, and the column that it has, for an array (N,), or a list of columns, for an array
+            (N, K). Columns of one array get the type that holds them all.
+        cache: the folder for the ``.npy`` files; by default one beside the Parquet file, whose name ends with
+            ``.columns``. It can be deleted at any time when no run uses it.
+
+    Returns:
+        A dict with the names of `arrays`.
+
+    Raises:
+        ParquetError: the file is damaged, a column is missing or has no numbers, or some of its values are missing.
+
+    Example:
+        >>> data = hamcmc.columns("rides.parquet", {"x": ["age", "km"], "y": "paid"})  # doctest: +SKIP
+        >>> posterior = hamcmc.Posterior(log_prior, log_likelihood, data, init=init)  # doctest: +SKIP
+    """
+    path = Path(path)
+    file = _File(path)
+    wanted = {name: _Wanted(file, of) for name, of in arrays.items()}
+    if not wanted:
+        raise ParquetError(f"{path}: arrays names no columns")
+    folder = path.with_name(path.name + ".columns") if cache is None else Path(cache)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {name: folder / f"{_plain(name)}-{w.digest}.npy" for name, w in wanted.items()}
+    if missing := [name for name, p in paths.items() if not p.exists()]:
+        file.write({paths[name]: wanted[name] for name in missing})
+    return {name: np.load(p, mmap_mode="r", allow_pickle=False) for name, p in paths.items()}
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    """All columns of a Parquet file in memory, each as an array (N,)."""
+    file = _File(path)
+    wanted = {name: _Wanted(file, name) for name in file.types}
+    made = {name: np.empty(file.rows, w.kind) for name, w in wanted.items()}
+    for start, frame in file.parts(list(wanted)):
+        for name, w in wanted.items():
+            made[name][start : start + len(frame)] = w.block(frame)
+    return made
+
+
+class _File:
+    """A Parquet file: its columns and their types, its length, and its rows in parts."""
+
+    def __init__(self, path: Path):
+        with needs("polars", "parquet"):
+            import polars
+        self.path, self._polars = path, polars
+        with self.readable():
+            found = path.stat()
+            self._scan = polars.scan_parquet(path)
+            self.types = dict(self._scan.collect_schema())
+            self.rows = int(self._scan.select(polars.len()).collect().item())
+        self.state = f"{found.st_size} {found.st_mtime_ns} {self.rows}"
+
+    @contextmanager
+    def readable(self) -> Iterator[None]:
+        """Name the file in whatever Polars or the system says about it."""
+        try:
+            yield
+        except (self._polars.exceptions.PolarsError, OSError) as error:
+            text = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise ParquetError(f"{self.path} cannot be read as Parquet: {text}") from error
+
+    def kind(self, column: str) -> np.dtype:
+        """The type of a column as NumPy has it."""
+        if column not in self.types:
+            raise ParquetError(f"{self.path} has no column {column!r}: it has {', '.join(self.types)}")
+        found = self.types[column]
+        if not (found.is_float() or found.is_integer() or found == self._polars.Boolean):
+            raise ParquetError(f"{self.path}: the column {column!r} has no numbers, but {found}")
+        return self._polars.Series([], dtype=found).to_numpy().dtype
+
+    def parts(self, names: Sequence[str]) -> Iterator[tuple[int, Any]]:
+        """The first row of each part, and the part as a table without missing values."""
+        length = max(1, HELD // sum(self.kind(c).itemsize for c in names))
+        chosen = self._scan.select(names)
+        for start in range(0, self.rows, length):
+            with self.readable():
+                frame = chosen.slice(start, length).collect()
+            if len(frame) != min(length, self.rows - start):
+                raise ParquetError(f"{self.path} changed while it was read: there are rows missing from {start:,} on")
+            for column in frame:
+                if bad := column.null_count():
+                    raise ParquetError(
+                        f"{self.path}: {bad:,} values of the column {column.name!r} are missing from row {start:,} on"
+                    )
+            yield start, frame
+
+    def write(self, files: "Mapping[Path, _Wanted]") -> None:
+        """Write arrays to files, all of them in one pass over the rows; files appear when they are complete."""
+        names = list(dict.fromkeys(c for w in files.values() for c in w.columns))
+        with ExitStack() as stack:
+            opened = []
+            for path, w in files.items():
+                f = stack.enter_context(open(stack.enter_context(replacing(path)), "xb"))
+                shape = (self.rows, *w.trailing)
+                header = {"descr": np.lib.format.dtype_to_descr(w.kind), "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(f, header)
+                opened.append((f, w))
+            for _, frame in self.parts(names):
+                for f, w in opened:
+                    f.write(w.block(frame).data)
+
+
+class _Wanted:
+    """An array that is wanted of a file."""
+
+    def __init__(self, file: _File, of: str | Sequence[str]):
+        self.columns = (of,) if isinstance(of, str) else tuple(of)
+        if not self.columns:
+            raise ParquetError(f"{file.path}: an array of no columns was asked for")
+        self.trailing = () if isinstance(of, str) else (len(self.columns),)
+        self.kind = np.result_type(*map(file.kind, self.columns))
+        text = f"{file.state} {self.columns} {self.trailing} {self.kind}"
+        self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def block(self, frame: Any) -> np.ndarray:
+        """The array's part that belongs to a part of the rows."""
+        if not self.trailing:
+            return np.ascontiguousarray(frame[self.columns[0]].to_numpy(), self.kind)
+        found = np.empty((len(frame), *self.trailing), self.kind)
+        for i, column in enumerate(self.columns):
+            found[:, i] = frame[column].to_numpy()
+        return found
+
+
+def _plain(name: str) -> str:
+    """A name for a file."""
+    return "".join(c if c.isalnum() else "_" for c in name)[:40]

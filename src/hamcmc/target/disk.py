@@ -1,0 +1,96 @@
+"""Data that stay on disk: rows of memory maps, and work on chunks of them that reads ahead."""
+
+import mmap
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+WORKERS = min(4, os.cpu_count() or 1)  # chunks that are read and computed side by side; more hold more memory
+
+ALIGNMENT = 64  # bytes
+
+
+class CutShort(OSError):
+    """A file became shorter while it was in use. The message names it."""
+
+
+def rows(x: Any, which: slice | np.ndarray) -> np.ndarray:
+    """Rows of an array, in memory.
+
+    The system is told what to expect of a memory map: all of a slice at once, and single rows where `which` has
+    indices. It would otherwise read 128 KiB around each of them.
+
+    Raises:
+        CutShort: the array is a memory map, and its file is shorter than it was when it was opened. To touch a page
+            beyond the end of a file would end the process without a word.
+    """
+    held = mapping(x)
+    if held is None:
+        return np.array(x[which])
+    require_whole(x)
+    if isinstance(which, slice):
+        part = x[which]
+        if part.flags.c_contiguous and part.size:
+            begin = part.ctypes.data - np.frombuffer(held, np.uint8).ctypes.data
+            begin, end = begin - begin % mmap.PAGESIZE, begin + part.nbytes
+            _advise(held, "MADV_WILLNEED", begin, end - begin)
+        return aligned(part)
+    _advise(held, "MADV_RANDOM", 0, len(held))
+    try:
+        return np.asarray(x[which])
+    finally:
+        _advise(held, "MADV_NORMAL", 0, len(held))
+
+
+def aligned(x: np.ndarray) -> np.ndarray:
+    """A copy that begins where JAX wants arrays to begin, so that it computes on this copy and makes no other."""
+    room = np.empty(x.nbytes + ALIGNMENT, np.uint8)
+    begin = -room.ctypes.data % ALIGNMENT
+    found = room[begin : begin + x.nbytes].view(x.dtype).reshape(x.shape)
+    found[...] = x
+    return found
+
+
+def mapping(x: Any) -> mmap.mmap | None:
+    """The mapping that an array is a view of; None for an array in memory."""
+    held = getattr(x, "_mmap", None) if isinstance(x, np.memmap) else None
+    return held if isinstance(held, mmap.mmap) else None
+
+
+def require_whole(x: Any) -> None:
+    """Raise if the array is a memory map of a file that has become shorter."""
+    if (held := mapping(x)) is None:
+        return
+    needed, has = x.offset - x.offset % mmap.ALLOCATIONGRANULARITY + len(held), held.size()
+    if has < needed:
+        name = x.filename or "the file of a memory map"
+        raise CutShort(f"{name} was cut short while it was in use: it has {has:,} bytes and had at least {needed:,}")
+
+
+def _advise(held: mmap.mmap, advice: str, begin: int, length: int) -> None:
+    """Tell the system what will be read, where it can be told."""
+    if hasattr(mmap, advice):
+        held.madvise(getattr(mmap, advice), begin, length)
+
+
+def ahead(work: Callable[[Any], Any], chunks: Iterable[Any], workers: int | None = None) -> Iterator[Any]:
+    """What `work` makes of each chunk, in their order. Threads work on the chunks that follow, a few at a time.
+
+    The first chunk is finished before any other begins, so that a program is compiled once.
+    """
+    waiting, count = iter(chunks), workers or WORKERS
+    for first in waiting:
+        yield work(first)
+        break
+    with ThreadPoolExecutor(count) as pool:
+        pending: deque[Future] = deque()
+        for chunk in waiting:
+            pending.append(pool.submit(work, chunk))
+            if len(pending) > count:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()

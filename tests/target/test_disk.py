@@ -1,0 +1,182 @@
+"""Data on disk: never more than a few chunks in memory, the same sums as from memory, and a file that is cut short."""
+
+import os
+import threading
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import hamcmc
+from hamcmc.target import disk, passes
+from hamcmc.target.importance import scores
+
+SIZE, D = 6000, 3
+
+
+class Counted(np.memmap):
+    """A memory map that counts the rows that are asked for at once."""
+
+    asked: list
+
+    def __getitem__(self, index):
+        found = super().__getitem__(index)
+        self.asked.append(len(found))
+        return found
+
+
+def posterior(x, y):
+    return hamcmc.Posterior(
+        lambda t: -0.5 * jnp.sum(t**2),
+        lambda t, row: row["y"] * (row["x"] @ t) - jnp.logaddexp(0.0, row["x"] @ t),
+        {"x": x, "y": y},
+        init=jnp.zeros(D),
+    )
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """Columns and responses of a logistic regression, and the columns as a file."""
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(SIZE, D)) * [1.0, 0.3, 3.0]).astype(np.float32)
+    y = (rng.random(SIZE) < 1 / (1 + np.exp(-x @ [1.0, -1.0, 0.2]))).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    return x, y, tmp_path / "x.npy"
+
+
+def opened(path):
+    found = np.load(path, mmap_mode="r").view(Counted)
+    found.asked = []
+    return found
+
+
+def test_mode_hessian_and_scores_are_those_from_memory_in_flat_memory(rows, monkeypatch):
+    monkeypatch.setattr("hamcmc.target.passes.CHUNK", 3 * 100)
+    monkeypatch.setattr("hamcmc.target.noise.CHUNK", 3 * 100)
+    x, y, path = rows
+    mapped = opened(path)
+    streamed = posterior(mapped, y)
+    assert streamed.streamed
+    mapped.asked.clear()
+    here, there = hamcmc.laplace(posterior(x, y)), hamcmc.laplace(streamed)
+    assert there.converged
+    assert_allclose(there.flat, here.flat, rtol=1e-6)  # positions are in single precision
+    assert_allclose(there.precision, here.precision, rtol=1e-9)
+    assert_allclose(there.mean_hessian, here.mean_hessian, rtol=1e-9)
+    both = [hamcmc.control_variate(p, here, order=2) for p in (posterior(x, y), streamed)]
+    found, exact = (scores(view, here, draws=4) for view in (both[1], both[0]))
+    assert_allclose(found, exact, rtol=1e-3, atol=1e-3 * exact.mean())  # differences of single-precision gradients
+    drawn = hamcmc.control_variate(streamed, there, order=2, importance=True)
+    assert hamcmc.gradient_noise(drawn, there, rows=500).rows == 500
+    assert max(mapped.asked) == 100
+
+
+def test_sums_do_not_depend_on_how_many_chunks_are_under_way(rows, monkeypatch):
+    monkeypatch.setattr("hamcmc.target.passes.CHUNK", 3 * 100)
+    _, y, path = rows
+    found = []
+    for workers in (1, 3):
+        monkeypatch.setattr(disk, "WORKERS", workers)
+        sums = passes.Passes(posterior(np.load(path, mmap_mode="r"), y), jnp.zeros(D))
+        found.append(sums.hessian(np.full(D, 0.1)).total)
+    assert_array_equal(found[0], found[1])
+
+
+def test_work_is_ahead_by_a_few_chunks_only():
+    taken, begun, lock = [], [], threading.Lock()
+
+    def chunks():
+        for i in range(50):
+            taken.append(i)
+            yield i
+
+    def work(i):
+        with lock:
+            begun.append(i)
+        return i**2
+
+    for i, found in enumerate(disk.ahead(work, chunks(), workers=3)):
+        assert found == i**2
+        assert len(taken) <= i + 1 + 4
+    assert i == 49
+    assert begun[0] == 0
+
+
+def test_the_first_chunk_is_finished_before_others_begin():
+    """Otherwise two threads would compile the same program."""
+    found = list(disk.ahead(lambda _: threading.get_ident(), range(5)))
+    assert found[0] == threading.get_ident()
+    assert found[0] not in found[1:]
+
+
+def test_a_failure_surfaces():
+    def work(i):
+        if i == 3:
+            raise ValueError("chunk 3")
+        return i
+
+    with pytest.raises(ValueError, match="chunk 3"):
+        list(disk.ahead(work, range(1000), workers=2))
+
+
+@pytest.mark.parametrize("which", [slice(10, 30), np.array([5, 2, 2, 59]), slice(0, 0)], ids=["slice", "rows", "none"])
+@pytest.mark.parametrize("view", [lambda x: x, lambda x: x[100:], lambda x: x[:, 1:], lambda x: x[::2]])
+def test_rows_of_any_view(rows, which, view):
+    x, _, path = rows
+    mapped = view(np.load(path, mmap_mode="r"))
+    found = disk.rows(mapped, which)
+    assert_array_equal(found, view(x)[which])
+    assert not np.shares_memory(found, mapped)
+
+
+def test_a_file_that_is_cut_short_is_named(rows):
+    """Without the check the process would end by SIGBUS, and so would this test."""
+    _, y, path = rows
+    streamed = posterior(np.load(path, mmap_mode="r"), y)
+    os.truncate(path, 40_000)
+    message = r"x\.npy was cut short while it was in use: it has 40,000 bytes and had at least 72,128"
+    for use in (
+        hamcmc.laplace,
+        lambda p: p.checksum(),
+        lambda p: p.full_grad(jnp.zeros(D)),
+        lambda p: hamcmc.sample(p, "sgld", step_size=1e-4, batch_size=10, num_samples=10),
+    ):
+        with pytest.raises(disk.CutShort, match=message):
+            use(streamed)
+
+
+def test_a_file_that_was_removed_is_still_there_for_us(rows):
+    x, y, path = rows
+    streamed = posterior(np.load(path, mmap_mode="r"), y)
+    path.unlink()
+    assert_allclose(streamed.full_grad(jnp.zeros(D)), posterior(x, y).full_grad(jnp.zeros(D)), rtol=1e-6)
+
+
+def test_one_more_hessian_spares_passes_over_all_data(monkeypatch):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(40_000, 30)).astype(np.float32)
+    y = (rng.random(40_000) < 1 / (1 + np.exp(-x.sum(1)))).astype(np.float32)
+    plain = hamcmc.Posterior(
+        lambda t: -0.5 * jnp.sum(t**2),
+        lambda t, row: row["y"] * (row["x"] @ t) - jnp.logaddexp(0.0, row["x"] @ t),
+        {"x": x, "y": y},
+        init=jnp.zeros(30),
+    )
+    counted, total = [], passes.Passes._total
+
+    def counting(self, program, at, rows, given):
+        counted.append(rows is None)
+        return total(self, program, at, rows, given)
+
+    monkeypatch.setattr(passes.Passes, "_total", counting)
+    found = {}
+    for renewed in (0.0, 20.0):
+        monkeypatch.setattr("hamcmc.target.search.RENEWED", renewed)
+        counted.clear()
+        modes = hamcmc.laplace(plain)
+        assert modes.converged
+        found[renewed] = sum(counted), modes.flat
+    assert found[20.0][0] < found[0.0][0]
+    sd = np.sqrt(np.diag(np.linalg.inv(modes.precision)))
+    assert (np.abs(found[20.0][1] - found[0.0][1]) < 0.05 * sd).all()
