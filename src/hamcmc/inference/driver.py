@@ -111,7 +111,7 @@ def drive(
         arrays = program.pack(status == "running")  # every process packs, since that may gather what is spread
         recorder.save({"status": status, **program.counters(), **more}, arrays)
 
-    with signals() as received, shown(progress, program.name) as show:
+    with signals() as received, shown(progress, program.name, "compiling") as show:
         if not resumed:
             save("running")
         recorder.log("start", iteration=program.iteration, **(about or {}))

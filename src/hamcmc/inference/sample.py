@@ -36,7 +36,7 @@ from hamcmc.inference.job import (
 )
 from hamcmc.inference.plan import lengthened, longer
 from hamcmc.inference.program import SamplingProgram
-from hamcmc.inference.progress import Progress
+from hamcmc.inference.progress import Progress, displayed, silent
 from hamcmc.inference.tune import budget_for, tune
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.registry import name_of
@@ -62,6 +62,7 @@ KINDS = result.KINDS | {  # what run.json must say for a run to continue
 MANY = 1000  # draws per chain
 
 
+@displayed("sampling")
 def sample(
     posterior: Posterior,
     sampler: str | SamplerOrMaker = "auto",
@@ -119,8 +120,8 @@ def sample(
         overwrite: replace an existing run in `out`.
         store_gradients: store a stochastic gradient at each draw, for the kernel Stein discrepancy.
         checkpoint_seconds: time between checkpoints.
-        progress: show a bar (None: if stderr is a terminal), or call a function with each
-            :class:`~hamcmc.inference.progress.Status`.
+        progress: show a bar from the beginning of the call to its end (None: if stderr is a terminal), or call a
+            function with each :class:`~hamcmc.inference.progress.Status`.
         notes: anything to keep in ``run.json``.
         **options: hyper-parameters of a sampler given by name.
 
@@ -141,7 +142,7 @@ def sample(
         asked = {"ensembles": ensembles, "batch_size": batch_size, "seed": seed_of(seed)}
         if out is not None:
             check_free(Path(out), overwrite=overwrite)
-        prepared = automatic(posterior, init, iterations=count * thin, options=options, **asked)
+        prepared = automatic(posterior, init, iterations=count * thin, options=options, progress=progress, **asked)
         say_plan(prepared.plan, progress)
         posterior, sampler, options = prepared.posterior, prepared.plan.sampler, prepared.plan.options
         init, ensembles, batch_size = Positions(prepared.starts), prepared.plan.ensembles, prepared.plan.batch_size
@@ -173,8 +174,7 @@ def sample(
     if out is not None:
         check_free(Path(out), overwrite=overwrite)  # before tuning, which may take a while
     if isinstance(step_size, str):
-        show = False if callable(progress) else progress  # a function learns about the run alone
-        made, step_size, settings = tuned(posterior, made, name, init, settings, options, show)
+        made, step_size, settings = tuned(posterior, made, name, init, settings, options, progress)
     job = prepare(posterior, made, init, schedules.as_schedule(step_size), settings)
     if prepared is not None:
         job = job._replace(kept=prepared.arrays)
@@ -205,6 +205,7 @@ def longer_by(found: Result) -> int:
     return 1 if verdict.word == "good" else longer(verdict.short, costs["sampling"])
 
 
+@displayed("sampling")
 def resume(
     out: str | Path,
     posterior: Posterior,
@@ -273,6 +274,7 @@ def run(
     draws = Draws.open(store, job.arrays, job.settings["chains"], job.settings["num_samples"], written=written)
     recorder = Recorder(draws, directory)
     with SamplingProgram(job, draws.chunk) as program:
+        program.show = progress if callable(progress) else silent
         if checkpoint is not None:
             program.unpack(checkpoint.arrays, checkpoint.meta)
         try:
@@ -292,7 +294,9 @@ def run(
             raise
         if "plan" in job.settings:
             began = time.perf_counter()
+            program.show(program.status()._replace(phase="checking the draws"))
             verdict = program.result(recorder).check()
+            program.show(program.status())
             costs = program.costs | {"verdict": time.perf_counter() - began}
             meta = recorder.meta | {"verdict": verdict.to_json(), "costs": costs}
             recorder.save(meta, program.pack(False))
@@ -307,7 +311,7 @@ def tuned(
     init: Init,
     settings: Record,
     options: Facts,
-    progress: bool | None,
+    progress: bool | Progress | None,
 ) -> tuple[Sampler, schedules.Schedule, Record]:
     """The sampler, step size and settings that :func:`hamcmc.tune` finds; only a sampler by name can change."""
     iterations = settings["warmup"] + settings["num_samples"] * settings["thin"]
