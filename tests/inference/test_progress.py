@@ -15,7 +15,8 @@ from rich.console import Console
 
 import hamcmc
 from hamcmc.inference.bar import Bar
-from hamcmc.inference.progress import Status, displayed, shown, tell
+from hamcmc.inference.display import displayed, shown
+from hamcmc.inference.progress import Status, tell
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"  # the cursor
 

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from hamcmc._types import Facts, Record
-from hamcmc.inference.progress import Progress, Status, shown
+from hamcmc.inference.display import shown
+from hamcmc.inference.progress import Progress, Status
 from hamcmc.store.errors import Diverged, Interrupted, NonFinite
 from hamcmc.store.recorder import Recorder
 

@@ -23,6 +23,7 @@ from hamcmc.inference.arguments import (
 )
 from hamcmc.inference.auto import Prepared, planned_before, say_plan
 from hamcmc.inference.auto import prepare as automatic
+from hamcmc.inference.display import displayed
 from hamcmc.inference.driver import drive
 from hamcmc.inference.job import (
     Job,
@@ -36,7 +37,7 @@ from hamcmc.inference.job import (
 )
 from hamcmc.inference.plan import lengthened, longer
 from hamcmc.inference.program import SamplingProgram
-from hamcmc.inference.progress import Progress, displayed, silent
+from hamcmc.inference.progress import Progress, silent
 from hamcmc.inference.tune import budget_for, tune
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.registry import name_of
