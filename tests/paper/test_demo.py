@@ -122,11 +122,11 @@ def test_the_recommended_sampler_is_not_held_back(monkeypatch):
         assert abs(ratio - 1) < 4.5 / np.sqrt(2 * row.ess)
     gradients = row.ess * row.per_effective_sample
     assert gradients > 11 * gallery.ITERATIONS / 10  # as many iterations as the others, 11 replicas in each
-    assert "effective draws" in figure.axes[0].get_title("right")
+    assert figure.axes[0].get_title("right") == f"ESS {row.ess:,.0f}"
 
 
 def test_both_parts_are_drawn(tmp_path, monkeypatch):
-    row = gallery.Row("sgld", 1e-3, 0.5, 0.9, 1.1, 1234.0, 56.0, 0.5)
+    row = gallery.Row("sgld", 1e-3, 0.5, 0.9, 1.1, 1234.0, 56.0)
     figure = contest_figure.draw(result(tmp_path))
     monkeypatch.setattr(demo, "contest", lambda out, size, **_: result(out, rows=size.rows))
     monkeypatch.setattr(demo, "gallery", lambda **_: ([row], figure))

@@ -49,11 +49,11 @@ def test_the_demonstration(tmp_path, picture):
     ours = Side("hamcmc", "as <it> is", parts, 6000.0, 6000.0, 0 * one, one, -2 * one, 2 * one)
     both = Contest(1234, 0 * one, "because", "good", ours, ours._replace(name="NUTS", ess=500.0), run.path)
     Image.new("RGB", (8, 4), "blue").save(samplers := tmp_path / "samplers.png")
-    found = Demo(both, picture, [Row("sgld", 1e-3, 0.5, 0.9, 1.1, 1234.0, 56.0, 0.5)], samplers)
+    found = Demo(both, picture, [Row("sgld", 1e-3, 0.5, 0.9, 1.1, 1234.0, 56.0)], samplers)
     html = reproduction.write_demo(found, tmp_path / "page.html").read_text()
     parsed = Page(html)
     text = " ".join(parsed.text.split())
-    assert "sgld 1.0e-03 0.50 sd 0.90 1.10 1,234 56 500 ms" in text
+    assert "sgld 1.0e-03 0.50 sd 0.90 1.10 1,234 56" in text
     assert "effective draws 6,000 500" in text
     assert "effective draws per second 1,200 100" in text
     assert "hamcmc: as <it> is." in text

@@ -116,7 +116,7 @@ def _print_comparison(found: "Demo") -> None:
     """A table with a row for each sampler."""
     from rich.table import Table
 
-    table = Table("sampler", "ε", "mean error", "sd along", "sd across", "ESS", "gradients/ESS", "seconds")
+    table = Table("sampler", "ε", "mean error", "sd along", "sd across", "ESS", "gradients/ESS")
     for r in found.rows:
         table.add_row(
             r.sampler,
@@ -126,7 +126,6 @@ def _print_comparison(found: "Demo") -> None:
             f"{r.width:.2f}",
             f"{r.ess:,.0f}",
             f"{r.per_effective_sample:,.0f}",
-            f"{r.seconds:.1f}",
         )
     screen.print(table)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from hamcmc.diagnostics.costs import cost
 from hamcmc.diagnostics.ess import effective_size
+from hamcmc.inference.display import shown
 from hamcmc.inference.sample import sample
 from hamcmc.paper.nuts import nuts
 from hamcmc.target.posterior import Posterior
@@ -28,7 +29,7 @@ class Size(NamedTuple):
     Attributes:
         rows: of the data.
         columns: coefficients, the intercept included.
-        seconds: that NUTS gets.
+        seconds: that NUTS gets for warm-up and draws.
     """
 
     rows: int
@@ -36,7 +37,7 @@ class Size(NamedTuple):
     seconds: float
 
 
-FULL, QUICK = Size(300_000, 25, 40.0), Size(100_000, 10, 8.0)
+FULL, QUICK = Size(200_000, 20, 25.0), Size(100_000, 10, 8.0)
 
 
 class Data(NamedTuple):
@@ -200,10 +201,11 @@ def contest(out: Path, size: Size, *, seed: int = 0, tell: Callable[[str], None]
         tell("NumPyro is not installed, so NUTS does not run beside it: pip install 'hamcmc[numpyro]'")
     else:
         tell(
-            f"NumPyro's NUTS beside it, for {size.seconds:.0f} s. It is given more than most users would give it: the "
-            "mode to\nstart from, and coordinates that are white there."
+            f"NumPyro's NUTS beside it, with {size.seconds:.0f} s for warm-up and draws. It is given more than most "
+            "users would give it:\nthe mode to start from, and coordinates that are white there."
         )
-        found = nuts(posterior, size.seconds, seed)
+        with shown(None, "NUTS") as show:
+            found = nuts(posterior, size.seconds, seed, show)
         beside = side("NUTS", found.how, found.seconds, found.ess, found.draws)
     return Contest(size.rows, data.truth, plan["reason"], verdict.headline, ours, beside, out / "run")
 

@@ -14,7 +14,7 @@ PARTS = {  # from light to dark, so that the parts can be told apart without col
     "sampling": "#222222",
     "verdict": "#C9B8D6",
 }
-COEFFICIENTS = 8  # that are shown
+COEFFICIENTS = 20  # that are shown at most
 
 
 def draw(found: Contest) -> Figure:
@@ -69,10 +69,11 @@ def _posterior(ax: Axes, found: Contest, sides: list[Side]) -> None:
         low, mean, high = ((v[shown] - found.truth[shown]) / sd for v in (one.low, one.mean, one.high))
         bars = np.stack([mean - low, high - mean])
         where = np.arange(len(shown)) + offset
-        ax.errorbar(where, mean, bars, fmt="o", ms=4, capsize=2, lw=1.5, color=COLOURS[one.name], label=one.name)
+        ax.errorbar(where, mean, bars, fmt="o", ms=3, lw=1.5, color=COLOURS[one.name], label=one.name)
     ax.axhline(0, color="#222222", lw=1, ls="--", label="true value")
-    ax.set_xticks(np.arange(len(shown)), [f"θ{i}" for i in shown])
-    ax.set_ylabel("coefficient − true value, in sd")
-    ax.set_title("The posterior: means and 95 % intervals")
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3, frameon=False, fontsize=8)
+    ax.set_xticks(np.arange(len(shown)), [f"{i}" for i in shown], fontsize=8)
+    ax.set_xlabel("coefficient")
+    ax.set_ylabel("distance from the true value, in sd")
+    ax.set_title("The posterior: means and 95 % intervals,\nof which one in twenty should miss the true value")
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False, fontsize=8)
     ax.spines[["top", "right"]].set_visible(False)

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from hamcmc.diagnostics.ess import effective_size
+from hamcmc.inference.progress import Progress, Status, silent, tell
 from hamcmc.target.mode import laplace
 from hamcmc.target.posterior import Posterior
 
@@ -59,34 +60,40 @@ class Clock:
         return sum(self.parts.values())
 
 
-def nuts(posterior: Posterior, seconds: float, seed: int = 0) -> Peer:
-    """Sample for so many seconds, all included.
+def nuts(posterior: Posterior, seconds: float, seed: int = 0, progress: Progress = silent) -> Peer:
+    """Sample for a given time.
 
-    If 500 iterations of warm-up and 1000 draws do not fit into the time, then warm-up gets about a third of what
-    remains after compiling, and draws are made until the time is over.
+    If 500 iterations of warm-up and 1000 draws do not fit into the time, then warm-up gets about a third of it, and
+    draws are made until it is over.
 
     Args:
         posterior: of one vector of parameters.
-        seconds: for everything, from the search for the mode to the last draw.
+        seconds: for warm-up and draws; the mode and compiling come on top.
         seed: everything random follows from it.
+        progress: called with each status.
     """
     clock = Clock()
+    tell(progress, "looking for the mode")
     found = laplace(posterior, seed=seed)
     centre, root = jnp.asarray(found.flat, jnp.float32), jnp.asarray(found.root, jnp.float32)
     clock.lap("mode")
+    tell(progress, "compiling")
     each = LEAPFROGS * gradient_seconds(posterior, centre)
+    warmup = int(np.clip(SHARE * seconds / each, FEWEST, WARMUP))
     clock.skip()  # a user would not need to know
-    warmup = int(np.clip(SHARE * (seconds - clock.total) / each, FEWEST, WARMUP))
     state, advance = compiled(posterior, centre, root, warmup, seed)
     clock.lap("compiling")
+    until = clock.total + seconds
     for done in range(0, warmup, BLOCK):
         state, _ = jax.block_until_ready(advance(state, min(BLOCK, warmup - done), posterior.data))
-    clock.lap("warm-up")
+        clock.lap("warm-up")
+        progress(Status(min(1.0, 1 - (until - clock.total) / seconds), "warm-up"))
     kept: list[np.ndarray] = []
-    while len(kept) * BLOCK < DRAWS and (not kept or clock.total < seconds):
+    while len(kept) * BLOCK < DRAWS and (not kept or clock.total < until):
         state, z = jax.block_until_ready(advance(state, BLOCK, posterior.data))
         kept.append(np.asarray(z, np.float64))
         clock.lap("sampling")
+        progress(Status(min(1.0, 1 - (until - clock.total) / seconds), f"{len(kept) * BLOCK} draws"))
     draws = found.flat + np.moveaxis(np.concatenate(kept), 1, 0) @ found.root.T
     made = draws.shape[1]
     ess = min(effective_size(x, np.ones(made), "bulk") for x in np.moveaxis(draws, 2, 0))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hamcmc.diagnostics.result import Result
 from hamcmc.report import frame, page
-from hamcmc.report.frame import duration, flatten, number, value
+from hamcmc.report.frame import flatten, number, value
 
 if TYPE_CHECKING:
     from hamcmc.paper.common import Reproduction
@@ -55,7 +55,7 @@ def _contest(found: "Demo") -> str:
 
 
 def _gallery(found: "Demo") -> str:
-    head = ["", "ε", "mean error", "sd along", "sd across", "ESS", "gradients per ESS", "time"]
+    head = ["", "ε", "mean error", "sd along", "sd across", "ESS", "gradients per ESS"]
     rows = [
         [
             r.sampler,
@@ -65,7 +65,6 @@ def _gallery(found: "Demo") -> str:
             f"{r.width:.2f}",
             f"{r.ess:,.0f}",
             number(r.per_effective_sample),
-            duration(r.seconds),
         ]
         for r in found.rows
     ]
