@@ -37,7 +37,7 @@ class Size(NamedTuple):
     seconds: float
 
 
-FULL, QUICK = Size(200_000, 20, 25.0), Size(100_000, 10, 8.0)
+FULL, QUICK = Size(300_000, 20, 25.0), Size(100_000, 10, 8.0)
 
 
 class Data(NamedTuple):

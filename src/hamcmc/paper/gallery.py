@@ -138,6 +138,6 @@ def _draw(draws: dict[str, np.ndarray], rows: list[Row], truth: Exact) -> Figure
     for ax in axes[:, 0]:
         ax.set_ylabel("θ₂")
     figure.suptitle(
-        f"One chain of each sampler, ESS of all; dashed: 1, 2, 3 sd of the posterior. {RECOMMENDED}: as hamcmc.sample sets it"
+        f"One chain of each sampler, the ESS of all; dashed: 1, 2, 3 sd. {RECOMMENDED} is as hamcmc.sample sets it"
     )
     return figure

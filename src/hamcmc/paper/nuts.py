@@ -18,6 +18,7 @@ CHAINS, WARMUP, DRAWS = 4, 500, 1000  # what NumPyro's examples do with four cha
 SHARE = WARMUP / (WARMUP + DRAWS)  # of the time for warm-up, if the time is short
 LEAPFROGS = 15  # of a transition: in white coordinates 7 are usual, and more while the step size is still sought
 FEWEST = 50  # iterations of warm-up: white coordinates need no metric, and a step size is found in so many
+LEAST = 50  # draws of each chain, however long they take: with fewer there is nothing to compare
 BLOCK = 10  # iterations between two looks at the clock
 
 
@@ -64,7 +65,7 @@ def nuts(posterior: Posterior, seconds: float, seed: int = 0, progress: Progress
     """Sample for a given time.
 
     If 500 iterations of warm-up and 1000 draws do not fit into the time, then warm-up gets about a third of it, and
-    draws are made until it is over.
+    draws are made until it is over. There are at least 50 of each, which may take longer.
 
     Args:
         posterior: of one vector of parameters.
@@ -89,13 +90,12 @@ def nuts(posterior: Posterior, seconds: float, seed: int = 0, progress: Progress
         clock.lap("warm-up")
         progress(Status(min(1.0, 1 - (until - clock.total) / seconds), "warm-up"))
     kept: list[np.ndarray] = []
-    while len(kept) * BLOCK < DRAWS and (not kept or clock.total < until):
+    while (made := len(kept) * BLOCK) < DRAWS and (made < LEAST or clock.total < until):
         state, z = jax.block_until_ready(advance(state, BLOCK, posterior.data))
         kept.append(np.asarray(z, np.float64))
         clock.lap("sampling")
         progress(Status(min(1.0, 1 - (until - clock.total) / seconds), f"{len(kept) * BLOCK} draws"))
     draws = found.flat + np.moveaxis(np.concatenate(kept), 1, 0) @ found.root.T
-    made = draws.shape[1]
     ess = min(effective_size(x, np.ones(made), "bulk") for x in np.moveaxis(draws, 2, 0))
     how = f"{CHAINS} chains, whitened at the mode; {warmup}" + f" of {WARMUP}" * (warmup < WARMUP) + " warm-up"
     how += f" iterations, {made}" + f" of {DRAWS}" * (made < DRAWS) + " draws"
