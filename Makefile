@@ -56,7 +56,7 @@ docs: .venv/installed-docs
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q -c constraints.txt hatchling editables jax  # what the build needs: it uses this environment
-	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[ratings,audio,report]'
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[ratings,audio,report,numpyro]'
 	touch $@
 
 .venv/installed-%: .venv/installed

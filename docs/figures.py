@@ -49,10 +49,11 @@ def first_posterior() -> None:
 
 
 def demonstration() -> None:
-    """Make the figure of ``make demo`` and its report."""
+    """Make the figures of ``make demo`` and its report."""
     with tempfile.TemporaryDirectory() as folder:
         found = demo(Path(folder))
         shutil.copy(found.picture, FIGURES / "demo.png")
+        shutil.copy(found.samplers, FIGURES / "samplers.png")
         write_demo(found, EXTRA / "example-report.html")
 
 

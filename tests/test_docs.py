@@ -28,7 +28,7 @@ INTERNAL = (
     *("inference.candidates", "inference.compiled", "inference.job", "inference.program"),
     *("inference.scoring", "inference.stream", "inference.tempering", "inference.trials"),
     *("diagnostics.costs", "diagnostics.ess", "diagnostics.fields", "diagnostics.gradients", "diagnostics.grading"),
-    *("inference.arguments", "inference.divergence", "inference.modes"),
+    *("inference.arguments", "inference.bar", "inference.display", "inference.divergence", "inference.modes"),
     *("diagnostics.measured", "diagnostics.mixing", "diagnostics.names", "diagnostics.tails"),
     *("factorization.cost", "factorization.exchange", "factorization.inspect", "factorization.launch"),
     *("factorization.metric", "factorization.mixture", "factorization.model", "factorization.part"),

@@ -57,13 +57,17 @@ def test_one_call_is_right_and_says_so(tmp_path):
     draws = np.stack([result.posterior["a"], result.posterior["b"]], -1)
     check_moments(draws, CENTRE, covariance, float(np.min(result.summary()["ess_bulk"])))
     assert result.check().word in ("good", "usable")
-    assert "2 parameters" in said[0].note
+    phases = list(dict.fromkeys(s.phase for s in said if not s.phase.endswith("draws")))
+    assert phases == ["finding starts", "plan", "compiling", "adaptation"]
+    assert [s.phase for s in said[-2:]] == ["checking the draws", "150 draws"]
+    reason = next(s.note for s in said if s.phase == "plan")
+    assert "2 parameters" in reason
     assert result.settings["plan"]["regime"] == "all data"
     assert result.settings["ensembles"] == 2
     assert result.meta["gradients"] > result.meta["iteration"] * 8 * 2  # more than one leapfrog step in each transition
     again = hamcmc.Result.open(tmp_path / "run")
     assert again.check() == result.check()
-    assert again.settings["plan"]["reason"] == said[0].note
+    assert again.settings["plan"]["reason"] == reason
     assert set(again.meta["costs"]) == {"mode", "trace", "compile", "adaptation", "sampling", "verdict"}
 
 
@@ -105,6 +109,7 @@ def test_too_few_effective_draws_make_it_longer(monkeypatch, tmp_path):
     assert said[-1].draws == found.draws == QUICKLY["num_samples"]
     notes = [s.note for s in said if s.phase == "plan"]
     assert len(notes) in (2, 3)
+    assert {s.note for s in said if s.draws} == {"", "longer run"}
     assert f"one iteration in {thin} is stored" in notes[-1]
     again = hamcmc.sample(normal(), **QUICKLY | {"thin": thin})
     np.testing.assert_array_equal(found.posterior["a"], again.posterior["a"])
@@ -129,7 +134,17 @@ def test_many_rows_go_by_minibatches_around_the_mode(monkeypatch):
     monkeypatch.setattr(plan, "PATIENCE", 0.0)
     monkeypatch.setattr(auto, "QUICK", 0.0)
     posterior, mean, covariance = rows_of_a_regression()
-    result = hamcmc.sample(posterior, num_samples=200, progress=False)  # PATIENCE is spent: it gets no longer
+    said = []
+    result = hamcmc.sample(posterior, num_samples=200, progress=said.append)  # PATIENCE is spent: it gets no longer
+    phases = list(dict.fromkeys(s.phase for s in said if not s.phase.endswith("draws")))
+    measured = ["timing the gradient", "looking for the mode", "looking for other modes"]
+    assert phases == [
+        *measured,
+        "measuring the noise of minibatches",
+        "plan",
+        "compiling",
+        "warm-up",
+    ]
     chosen = result.settings["plan"]
     assert (chosen["regime"], chosen["sampler"]) == ("minibatches", "ensemble_hamcmc")
     assert result.settings["batch_size"] == plan.SMALLEST_BATCH  # a normal posterior has no noise at second order

@@ -2,11 +2,14 @@
 
 import base64
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from hamcmc.paper.common import Reproduction
-from hamcmc.paper.demo import Demo, Row
+from hamcmc.paper.contest import Contest, Side
+from hamcmc.paper.demo import Demo
+from hamcmc.paper.gallery import Row
 from hamcmc.report import reproduction
 from tests.report.results import Growing
 from tests.report.test_report import Page, sections
@@ -41,10 +44,21 @@ def test_the_demonstration(tmp_path, picture):
     run = Growing(tmp_path / "run")
     run.grow(400, "complete")
     run.let_go()
-    found = Demo([Row("sgld", 1e-3, 0.5, 0.9, 1.1, 1234.0, 56.0, 0.5)], picture, run.path)
+    one = np.ones(3)
+    parts = {"mode": 1.0, "compiling": 2.0, "warm-up": 0.5, "sampling": 0.5, "verdict": 1.0}
+    ours = Side("hamcmc", "as <it> is", parts, 6000.0, 6000.0, 0 * one, one, -2 * one, 2 * one)
+    both = Contest(1234, 0 * one, "because", "good", ours, ours._replace(name="NUTS", ess=500.0), run.path)
+    Image.new("RGB", (8, 4), "blue").save(samplers := tmp_path / "samplers.png")
+    found = Demo(both, picture, [Row("sgld", 1e-3, 0.5, 0.9, 1.1, 1234.0, 56.0)], samplers)
     html = reproduction.write_demo(found, tmp_path / "page.html").read_text()
     parsed = Page(html)
-    assert "sgld 1.0e-03 0.50 sd 0.90 1.10 1,234 56 500 ms" in " ".join(parsed.text.split())
-    assert parsed.headings[:2] == ["Every sampler on a ridge", "Samplers"]
+    text = " ".join(parsed.text.split())
+    assert "sgld 1.0e-03 0.50 sd 0.90 1.10 1,234 56" in text
+    assert "effective draws 6,000 500" in text
+    assert "effective draws per second 1,200 100" in text
+    assert "hamcmc: as <it> is." in text
+    assert "The two agree" in text
+    assert parsed.headings[:3] == ["One automatic call", "Beside NUTS", "Every sampler on a ridge"]
     assert sections(parsed) == ["Diagnostics", "Cost", "Parameters", "Pairs", "Sampler", "Settings"]
     assert shows(html, picture)
+    assert shows(html, samplers)

@@ -1,6 +1,5 @@
 """The automatic run: measure what the plan asks for, and make posterior, sampler and starts as it says."""
 
-import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from hamcmc.inference.arguments import Init, init_of
 from hamcmc.inference.job import batch_size_of, parameters
 from hamcmc.inference.modes import surveyed
 from hamcmc.inference.plan import FIRST_ADAPT, Measured, Plan, decide
-from hamcmc.inference.progress import Progress, Status
+from hamcmc.inference.progress import Progress, tell
 from hamcmc.inference.starts import spread_starts
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.registry import takes
@@ -63,6 +62,7 @@ def prepare(
     batch_size: int | None,
     seed: int,
     options: Record,
+    progress: bool | Progress | None = False,
 ) -> Prepared:
     """Measure, decide, and find starts."""
     began = time.perf_counter()
@@ -96,13 +96,18 @@ def prepare(
     estimated: Posterior | None = None
     while isinstance(plan := decide(facts), str):
         if plan == "seconds":
+            tell(progress, "timing the gradient")
             facts = facts._replace(seconds=gradient_seconds(posterior, like, facts.replicas))
         elif plan == "mode":
+            tell(progress, "looking for the mode")
             passes, _ = prepared(posterior, first, seed)
-            found = surveyed(passes, approximated(passes, like, seed=seed), passes.flat(like), seed)
+            found = approximated(passes, like, seed=seed)
+            tell(progress, "looking for other modes")
+            found = surveyed(passes, found, passes.flat(like), seed)
             square = found.precision.ndim == 2
             facts = facts._replace(mode=found.converged, why=found.reason, square=square)
         elif found is not None:
+            tell(progress, "measuring the noise of minibatches")
             estimated = reduced(posterior, found)
             noise = gradient_noise(estimated, found, seed=seed)
             facts = facts._replace(noise=noise.largest, bend=noise.bend)
@@ -112,6 +117,7 @@ def prepare(
         arrays = around_mode(found, plan, samplers.build(plan.sampler, posterior, **plan.options).replicas, seed)
         gradients = found.gradients
     else:
+        tell(progress, "finding starts")
         made = spread_starts(posterior, first, plan.ensembles, trial.replicas, seed)
         arrays, gradients = {"centre": made.centre, "root": made.root, "white": made.white}, made.gradients
         plan = plan._replace(reason=plan.reason + LEFT_OUT) if made.left_out else plan
@@ -217,8 +223,6 @@ def planned_before(
 
 
 def say_plan(plan: Plan, progress: bool | Progress | None) -> None:
-    """Print the plan's reason, unless nothing is to be shown; a function that asks for progress gets it instead."""
-    if callable(progress):
-        progress(Status(0.0, phase="plan", note=plan.reason))
-    elif progress is not False:
-        print(f"plan: {plan.reason}", file=sys.stderr)
+    """Show the plan's reason, and that the run is made ready next; a function that asks for progress gets both."""
+    tell(progress, "plan", note=plan.reason)
+    tell(progress, "compiling")

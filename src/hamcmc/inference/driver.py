@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from hamcmc._types import Facts, Record
-from hamcmc.inference.progress import Progress, Status, shown
+from hamcmc.inference.display import shown
+from hamcmc.inference.progress import Progress, Status
 from hamcmc.store.errors import Diverged, Interrupted, NonFinite
 from hamcmc.store.recorder import Recorder
 
@@ -111,7 +112,7 @@ def drive(
         arrays = program.pack(status == "running")  # every process packs, since that may gather what is spread
         recorder.save({"status": status, **program.counters(), **more}, arrays)
 
-    with signals() as received, shown(progress, program.name) as show:
+    with signals() as received, shown(progress, program.name, "compiling") as show:
         if not resumed:
             save("running")
         recorder.log("start", iteration=program.iteration, **(about or {}))

@@ -12,7 +12,8 @@ from hamcmc import _check
 from hamcmc._types import PyTree
 from hamcmc.inference import job
 from hamcmc.inference.arguments import ensembles_of
-from hamcmc.inference.progress import Progress, Status, shown
+from hamcmc.inference.display import shown
+from hamcmc.inference.progress import Progress, Status
 from hamcmc.inference.tempering import Ladder, Rungs, Tempered, anchoring, checked_betas, step_sizes
 from hamcmc.samplers.registry import MakeSampler, maker_for
 from hamcmc.store.errors import NonFinite

@@ -17,7 +17,7 @@ from hamcmc.inference import schedules
 from hamcmc.inference.divergence import Alarm, Watch
 from hamcmc.inference.driver import Broken, Draws
 from hamcmc.inference.job import Job
-from hamcmc.inference.progress import Status
+from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.inference.stream import Batches
 from hamcmc.store import checkpoint, moments
 from hamcmc.store.errors import Diverged
@@ -64,6 +64,7 @@ class SamplingProgram:
             slots=self.slots,
         )
         self.watch = Watch(job)
+        self.show: Progress = silent  # told about compiling, which the driver cannot see
         self.compiled: Any = None  # made before the first segment, so that no segment's time includes it
         self.gradients = (
             loop.build_gradients(job.posterior, batch_size=s["batch_size"]) if s["store_gradients"] else None
@@ -103,11 +104,13 @@ class SamplingProgram:
         arguments = (data, self.state, self.job.keys, begin, end, origin, recording)
         if self.compiled is None:
             began = time.perf_counter()
+            self.show(Status(self.iteration / self.total, "compiling"))
             traced = loop.Traced(self.segment, arguments, self.total)
             ready = time.perf_counter()
             self.compiled = traced.program
             self.costs["trace"] += ready - began
             self.costs["compile"] += time.perf_counter() - ready
+            self.show(self.status())
         began = time.perf_counter()
         made = self.compiled(*arguments)
         bad = np.asarray(made.bad_since)  # waits for the segment
@@ -159,7 +162,7 @@ class SamplingProgram:
         chain, leaf = (int(i[0]) for i in np.nonzero(bad == iteration))
         draws = self._named(made, origin, (iteration - origin) // s["thin"]) if recording else {}
         kept = (iteration - s["warmup"]) // s["thin"] if recording else 0
-        epsilon = float(self.job.schedule(jnp.int32(iteration)))
+        epsilon = self._epsilon(iteration)
         found = ", found by tuning" if "tuning" in s else ""
         tries = [f"a smaller step size (it was {epsilon:.3g}{found}; try {epsilon / 3:.1g}, and a larger thin)"]
         options = self.job.sampler.settings
@@ -178,7 +181,7 @@ class SamplingProgram:
         ends = np.cumsum([x.size // s["chains"] for x in jax.tree.leaves(self.state.position)])
         name = self.names[int(np.searchsorted(ends, alarm.entry, side="right"))]
         since = s["warmup"] + s["thin"] * alarm.draw
-        epsilon = float(self.job.schedule(jnp.int32(since)))
+        epsilon = self._epsilon(since)
         message = (
             f"the draws left the posterior by iteration {since:,}, the most in parameter {name}: {alarm.sign}. The run "
             f"was stopped at iteration {self.iteration:,}, and its draws are kept. Try a smaller step size (it was "
@@ -214,21 +217,27 @@ class SamplingProgram:
         """Nothing: the checkpoint has all that the log could say about a segment."""
         return {}
 
-    def status(self, draws: int) -> Status:
+    def status(self, draws: int | None = None) -> Status:
         """Where the run is after a segment."""
-        warmup = self.job.settings["warmup"]
+        s, warmup = self.job.settings, self.job.settings["warmup"]
+        stored = max(0, self.iteration - warmup) // s["thin"] if draws is None else draws
+        before = "adaptation" if self.job.sampler.warmup else "warm-up"
         return Status(
             done=self.iteration / self.total,
-            phase="warm-up" if self.iteration < warmup else f"{draws:,} draws",
+            phase=before if self.iteration < warmup else f"{stored:,} draws",
             iteration=self.iteration,
             total=self.total,
             warmup=warmup,
-            draws=draws,
+            draws=stored,
             seconds=self.seconds,
-            rate=self.rate,
-            step_size=float(self.job.schedule(jnp.int32(self.iteration - 1))),
+            rate=self.rate or None,
+            step_size=None if self.job.sampler.adapts_step else self._epsilon(max(0, self.iteration - 1)),
             acceptance=self.acceptance,
+            note="longer run" if "shorter" in s.get("plan", {}) else "",
         )
+
+    def _epsilon(self, iteration: int) -> float:
+        return float(self.job.schedule(jnp.int32(iteration)))
 
     def agree(self, mine: bool) -> bool:
         """A run in one process agrees with itself."""

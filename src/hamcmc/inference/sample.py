@@ -23,6 +23,7 @@ from hamcmc.inference.arguments import (
 )
 from hamcmc.inference.auto import Prepared, planned_before, say_plan
 from hamcmc.inference.auto import prepare as automatic
+from hamcmc.inference.display import displayed
 from hamcmc.inference.driver import drive
 from hamcmc.inference.job import (
     Job,
@@ -36,7 +37,7 @@ from hamcmc.inference.job import (
 )
 from hamcmc.inference.plan import DRAWS, FIRST_DRAWS, Plan, longer
 from hamcmc.inference.program import SamplingProgram
-from hamcmc.inference.progress import Progress
+from hamcmc.inference.progress import Progress, silent
 from hamcmc.inference.tune import budget_for, tune
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.registry import name_of
@@ -62,6 +63,7 @@ KINDS = result.KINDS | {  # what run.json must say for a run to continue
 MOST_RUNS = 3  # of an automatic run, each longer than the one before
 
 
+@displayed("sampling")
 def sample(
     posterior: Posterior,
     sampler: str | SamplerOrMaker = "auto",
@@ -118,8 +120,8 @@ def sample(
         overwrite: replace an existing run in `out`.
         store_gradients: store a stochastic gradient at each draw, for the kernel Stein discrepancy.
         checkpoint_seconds: time between checkpoints.
-        progress: show a bar (None: if stderr is a terminal), or call a function with each
-            :class:`~hamcmc.inference.progress.Status`.
+        progress: show a bar from the beginning of the call to its end (None: if stderr is a terminal), or call a
+            function with each :class:`~hamcmc.inference.progress.Status`.
         notes: anything to keep in ``run.json``.
         **options: hyper-parameters of a sampler given by name.
 
@@ -143,7 +145,8 @@ def sample(
             check_free(Path(out), overwrite=overwrite)
         counted = num_samples is not None or warmup is not None
         iterations = (count if counted else FIRST_DRAWS) * thin
-        prepared = automatic(posterior, init, iterations=iterations, counted=counted, options=options, **asked)
+        asked |= {"iterations": iterations, "counted": counted, "progress": progress}
+        prepared = automatic(posterior, init, options=options, **asked)
         say_plan(prepared.plan, progress)
         posterior, sampler, options = prepared.posterior, prepared.plan.sampler, prepared.plan.options
         init, ensembles, batch_size = Positions(prepared.starts), prepared.plan.ensembles, prepared.plan.batch_size
@@ -175,8 +178,7 @@ def sample(
     if out is not None:
         check_free(Path(out), overwrite=overwrite)  # before tuning, which may take a while
     if isinstance(step_size, str):
-        show = False if callable(progress) else progress  # a function learns about the run alone
-        made, step_size, settings = tuned(posterior, made, name, init, settings, options, show)
+        made, step_size, settings = tuned(posterior, made, name, init, settings, options, progress)
     job = prepare(posterior, made, init, schedules.as_schedule(step_size), settings)
     if prepared is not None:
         job = job._replace(kept=prepared.arrays)
@@ -211,6 +213,7 @@ def longer_after(found: Result, plan: Plan) -> Plan | None:
     return longer(plan, verdict.word, verdict.short, seconds)
 
 
+@displayed("sampling")
 def resume(
     out: str | Path,
     posterior: Posterior,
@@ -279,6 +282,7 @@ def run(
     draws = Draws.open(store, job.arrays, job.settings["chains"], job.settings["num_samples"], written=written)
     recorder = Recorder(draws, directory)
     with SamplingProgram(job, draws.chunk) as program:
+        program.show = progress if callable(progress) else silent
         if checkpoint is not None:
             program.unpack(checkpoint.arrays, checkpoint.meta)
         try:
@@ -298,7 +302,9 @@ def run(
             raise
         if "plan" in job.settings:
             began = time.perf_counter()
+            program.show(program.status()._replace(phase="checking the draws"))
             verdict = program.result(recorder).check()
+            program.show(program.status())
             costs = program.costs | {"verdict": time.perf_counter() - began}
             meta = recorder.meta | {"verdict": verdict.to_json(), "costs": costs}
             recorder.save(meta, program.pack(False))
@@ -313,7 +319,7 @@ def tuned(
     init: Init,
     settings: Record,
     options: Facts,
-    progress: bool | None,
+    progress: bool | Progress | None,
 ) -> tuple[Sampler, schedules.Schedule, Record]:
     """The sampler, step size and settings that :func:`hamcmc.tune` finds; only a sampler by name can change."""
     iterations = settings["warmup"] + settings["num_samples"] * settings["thin"]

@@ -7,7 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hamcmc.inference.progress import Progress, shown
+from hamcmc.inference.display import shown
+from hamcmc.inference.progress import Progress
 
 if TYPE_CHECKING:
     from hamcmc.paper.common import Reproduction

@@ -11,7 +11,8 @@ import numpy as np
 
 from hamcmc import samplers
 from hamcmc._types import Record
-from hamcmc.inference.progress import Progress, Status, shown
+from hamcmc.inference.display import shown
+from hamcmc.inference.progress import Progress, Status
 from hamcmc.speech import model, spectrum
 from hamcmc.speech.dictionary import BINS, Dictionary, load
 from hamcmc.speech.guess import BINS as GUESSED

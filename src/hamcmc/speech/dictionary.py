@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from hamcmc.inference.progress import Progress, Status, shown
+from hamcmc.inference.display import shown
+from hamcmc.inference.progress import Progress, Status
 from hamcmc.speech import audio, spectrum
 from hamcmc.store.files import reading, replacing
 

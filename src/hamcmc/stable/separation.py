@@ -14,8 +14,9 @@ from jax import Array, lax
 from hamcmc import _check
 from hamcmc._renamed import renamed
 from hamcmc._types import Record
+from hamcmc.inference.display import shown
 from hamcmc.inference.many import Turn, advance
-from hamcmc.inference.progress import Progress, Status, shown
+from hamcmc.inference.progress import Progress, Status
 from hamcmc.stable.chains import Chain, gibbs_chain, gradient_chain
 from hamcmc.stable.impulses import PROPOSALS, Metropolis
 from hamcmc.stable.model import Form, Model, Source, build, checked, estimate_alpha
