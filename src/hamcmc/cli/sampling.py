@@ -123,7 +123,8 @@ def sample_command(
     import jax
 
     from hamcmc.cli import model_file
-    from hamcmc.inference.sample import MANY, sample
+    from hamcmc.inference.plan import DRAWS
+    from hamcmc.inference.sample import sample
     from hamcmc.store.directory import check_free
 
     with reporting():
@@ -167,7 +168,7 @@ def sample_command(
             notes["sampler"] = DEFAULT if sampler == "auto" else sampler
             warmup = WARMUP if warmup is None else warmup
             loaded = _load(model, data, control_variate)
-            begin, iterations = _start(loaded, start), warmup + (num_samples or MANY) * (thin or 1)
+            begin, iterations = _start(loaded, start), warmup + (num_samples or DRAWS) * (thin or 1)
             if epsilon is None:
                 work = iterations * (chains or ensembles or 1)
                 epsilon, found = _tune(loaded, notes, begin, work, quiet, batch_size=batch_size, seed=seed)
