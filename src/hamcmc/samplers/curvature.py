@@ -36,6 +36,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from hamcmc._types import PyTree
+from hamcmc.samplers.elimination import inverse
 
 UNROLLED = 4  # pairs up to which the recursion is unrolled: few run faster that way, many would take long to compile
 
@@ -198,7 +199,7 @@ def block_factor(
     accepted = (values > rounded) & (values >= cosine * jnp.sqrt(s_s) * jnp.sqrt(y_y)) & bounded
     weights = q * jnp.where(accepted, 1 / jnp.sqrt(raised), 0)
     crossed = weights.T @ s_y @ weights + jnp.diag(jnp.where(accepted, 0, 1).astype(gram.dtype))
-    dual = weights @ jnp.linalg.inv(crossed)
+    dual = weights @ inverse(crossed)
     return Block(gamma, weights, dual, jnp.where(accepted, values / raised, 0), accepted)
 
 
