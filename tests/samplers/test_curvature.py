@@ -112,8 +112,8 @@ def test_random_memories(seed, pairs, dimension, gamma, cosine):
     [
         ("q = jnp.sqrt(s_y / s_b) * b + y", "q = jnp.sqrt(s_y / s_b) * b - y"),  # the sign as printed in the paper
         ("q = jnp.sqrt(s_y / s_b) * b + y", "q = jnp.sqrt(s_y / (b @ gram[m + k])) * b + y"),  # s'By as printed
-        ("@ weights) / s_y", "@ weights) / s_b"),
-        ("q - (gram[: len(weights)] @ q) @ weights", "q + (gram[: len(weights)] @ q) @ weights"),
+        ("weights)) / s_y", "weights)) / s_b"),
+        ("q - times(times(gram", "q + times(times(gram"),
         ("jnp.stack([-1 / s_b, 1 / s_y])", "jnp.stack([1 / s_b, 1 / s_y])"),
         ("accepted[k] & (s_b > 0)", "(s_b > 0)"),
     ],

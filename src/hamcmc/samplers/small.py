@@ -1,8 +1,24 @@
-"""The inverse of a small matrix in the middle of a compiled loop."""
+"""Small matrices in a compiled loop, where an operation that is not fused costs more than its numbers do."""
 
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
+
+SMALL = 64  # numbers up to which a product of two matrices is written as a sum
+
+
+def times(a: Array, b: Array) -> Array:
+    """``a @ b``; few numbers are multiplied and added up one by one, which the compiler fuses with what is around."""
+    if max(a.size, b.size) > SMALL:
+        return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
+    if a.ndim == 1:
+        return jnp.sum(a[:, None] * b, 0) if b.ndim == 2 else jnp.sum(a * b)
+    return jnp.sum(a[:, :, None] * b, 1) if b.ndim == 2 else jnp.sum(a * b, 1)
+
+
+def diagonal(a: Float[Array, "m m"]) -> Float[Array, " m"]:
+    """The diagonal as a sum, which the compiler fuses; ``jnp.diagonal`` is a gather."""
+    return jnp.sum(jnp.where(jnp.eye(len(a), dtype=bool), a, 0), 1)
 
 
 def inverse(a: Float[Array, "m m"]) -> Float[Array, "m m"]:
