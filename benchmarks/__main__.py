@@ -16,6 +16,7 @@ NAMES = {
     "sgld": "sgld",
     "posteriors": "posteriors",
     "hamcmc": "quasi_newton",
+    "throughput": "throughput",
     "memory": "memory",
     "float32": "float32",
     "mixing": "mixing",

@@ -24,7 +24,7 @@ FIGURES = (ROOT / "docs" / "figures.py").read_text()  # the script that makes do
 INTERNAL = (
     *("_*", "*._*", "cli*", "paper*", "store.*", "target.landscape"),
     *("target.lbfgs", "target.newton", "target.passes", "target.search", "target.view"),
-    *("samplers.ensemble*", "samplers.registry"),
+    *("samplers.ensemble*", "samplers.registry", "samplers.small"),
     *("inference.candidates", "inference.compiled", "inference.job", "inference.program"),
     *("inference.scoring", "inference.stream", "inference.tempering", "inference.trials"),
     *("diagnostics.costs", "diagnostics.ess", "diagnostics.fields", "diagnostics.gradients", "diagnostics.grading"),

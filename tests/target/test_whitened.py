@@ -7,6 +7,7 @@ import pytest
 
 import hamcmc
 from hamcmc.target.whitened import Whitened
+from tests.mutation import mutant
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(40, 2)).astype(np.float32), RNG.normal(size=40).astype(np.float32)
@@ -76,3 +77,36 @@ def test_a_mirror_is_refused():
     posterior = hamcmc.Posterior(lambda x: -jnp.sum(x), support=hamcmc.positive("mirror"))
     with pytest.raises(ValueError, match="mirrored"):
         Whitened(posterior, jnp.zeros(2), np.zeros(2), np.ones(2))
+
+
+def walk(package, kept):
+    """All replicas after some steps of an ensemble in white coordinates, and what it says about its parameters."""
+    from hamcmc.inference import compiled, schedules
+
+    posterior = plain()
+    white = package.target.whitened.Whitened(posterior, LIKE, CENTRE, 0.3 * ROOT)
+    options = {} if kept else {"chart": None}
+    sampler = package.samplers.build("ensemble_hamcmc", white, pairs=2, metric=None, gamma=0.1, **options)
+    starts = 0.1 * np.random.default_rng(1).standard_normal((2, 6, 3)).astype(np.float32)
+    settings = {"batch_size": 10, "replace": True, "chains": 2, "thin": 1, "slots": 6}
+    segment = compiled.build(white, sampler, schedules.Constant(0.01), **settings)
+    state = jax.vmap(sampler.init)(jnp.asarray(starts))
+    assert (state.image is not None) == kept
+    found = segment(posterior.data, state, compiled.keys(0, 2, 6), 0, 6, 0, True)
+    return np.concatenate([np.ravel(x) for x in jax.tree.leaves((found.state.position, found.draws))])
+
+
+def test_an_ensemble_that_keeps_images_draws_the_same():
+    np.testing.assert_allclose(walk(hamcmc, True), walk(hamcmc, False), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("joined(to_image, resting_image, state.step)", "state.image"),  # never renewed
+        ("halves(state.image, state.step)", "halves(state.image, state.step + 1)"),  # those of the wrong half
+    ],
+)
+def test_stale_images_are_noticed(old, new):
+    with mutant("samplers/ensemble/langevin.py", old, new) as package, pytest.raises(AssertionError, match="equal to"):
+        np.testing.assert_allclose(walk(package, True), walk(hamcmc, False), rtol=1e-4, atol=1e-5)

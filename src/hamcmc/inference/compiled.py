@@ -132,17 +132,22 @@ class _Loop:
         # Iterations whose keys and indices are drawn at once: at most 4 MiB of indices.
         self.block = 128 if batch_size is None else max(1, min(256, 2**20 // (chains * batch_size)))
         self.ensemble = sampler.replicas > 1
-        self.constrain = jax.vmap(posterior.constrain) if self.ensemble else posterior.constrain
         sharing = None if batch_size is None else 0  # whether chains share the minibatch: all of the data
         self.each = over_chains(self.one, (0, 0, sharing, None), chains)
-        self.at = over_chains(lambda state: self.constrain(state.position), (0,), chains)
+        self.at = over_chains(self.parameters, (0,), chains)
         self.step = jax.jit(self.of_all, inline=True)  # traced once, for its shapes and for the loop
 
     def one(self, key, state, batch, step_size):
         """A step of one chain, or of one ensemble."""
         state, info = self.sampler.step(key, state, batch, step_size)
-        theta = self.constrain(state.position)  # exp(u) may overflow before u does
+        theta = self.parameters(state)  # exp(u) may overflow before u does
         return state, info, theta, finite_leaves(state.position) & finite_leaves(theta)
+
+    def parameters(self, state):
+        """The parameters at a state, from the images of its positions if it keeps them."""
+        image = getattr(state, "image", None)
+        constrain = self.posterior.constrain if image is None else self.posterior.chart.constrain  # type: ignore[union-attr]
+        return (jax.vmap(constrain) if self.ensemble else constrain)(state.position if image is None else image)
 
     def of_all(self, *args):
         """A step of all chains."""

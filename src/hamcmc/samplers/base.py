@@ -28,7 +28,8 @@ class Sampler(NamedTuple):
     """A sampler as two pure functions.
 
     Attributes:
-        init: ``position -> state``; a state has the attribute ``position``, the newest draw.
+        init: ``position -> state``; a state has the attribute ``position``, the newest draw. It may have ``image``, the
+            images of its positions in the target's :class:`~hamcmc.target.protocol.Chart`.
         step: ``(key, state, minibatch, step_size) -> (state, info)``.
         settings: name and hyper-parameters, for the record alone: what a sampler can do stands in the fields below.
         gradients_per_step: minibatch gradients that one step evaluates, for cost accounts.

@@ -36,6 +36,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from hamcmc._types import PyTree
+from hamcmc.samplers.small import SMALL, diagonal, inverse, times
 
 UNROLLED = 4  # pairs up to which the recursion is unrolled: few run faster that way, many would take long to compile
 
@@ -75,8 +76,7 @@ def acceptable(gram: Float[Array, "n n"], cosine: float) -> Bool[Array, " m"]:
     does not change the correction term Γ.
     """
     m = gram.shape[0] // 2
-    squared = jnp.diagonal(gram)
-    s_s, y_y, s_y = squared[:m], squared[m:], jnp.diagonal(gram, offset=m)[:m]
+    s_s, y_y, s_y = map(diagonal, (gram[:m, :m], gram[m:, m:], gram[:m, m:]))
     return (s_y > 0) & (s_y >= cosine * jnp.sqrt(s_s) * jnp.sqrt(y_y))
 
 
@@ -98,12 +98,12 @@ def factor(gram: Float[Array, "n n"], accepted: Bool[Array, " m"], gamma: float 
         """Pair k on B_{k−1} = I/γ + Σ_i scales_i terms_i terms_iᵀ: w_k, its terms and scales, whether it was taken."""
         s, y = basis[k], basis[m + k]
         along_s = gram[k]  # the inner product of every basis vector with s_k
-        b = s / gamma + (scales * (terms @ along_s)) @ terms  # B_{k−1} s_k
-        s_y, s_b = along_s[m + k], b @ along_s
+        b = s / gamma + times(scales * times(terms, along_s), terms)  # B_{k−1} s_k
+        s_y, s_b = along_s[m + k], times(b, along_s)
         ok = accepted[k] & (s_b > 0)
         s_y, s_b = jnp.where(ok, s_y, 1), jnp.where(ok, s_b, 1)
         q = jnp.sqrt(s_y / s_b) * b + y
-        w = (q - (gram[: len(weights)] @ q) @ weights) / s_y
+        w = (q - times(times(gram[: len(weights)], q), weights)) / s_y
         on = ok.astype(gram.dtype)
         return on * w, jnp.stack([b, y]), on * jnp.stack([-1 / s_b, 1 / s_y]), ok
 
@@ -139,9 +139,9 @@ def direction(
     def only_s(c):
         return jnp.concatenate([c, jnp.zeros_like(c)])
 
-    minus_w = -(along_g[:m] @ f.weights)  # Sᵀg/√γ = g − Σ_k w_k (s_kᵀg)
-    drift = minus_w - only_s(f.weights @ (along_g + gram @ minus_w))
-    noise = -only_s(f.weights @ along_z)
+    minus_w = -times(along_g[:m], f.weights)  # Sᵀg/√γ = g − Σ_k w_k (s_kᵀg)
+    drift = minus_w - only_s(times(f.weights, along_g + times(gram, minus_w)))
+    noise = -only_s(times(f.weights, along_z))
     return Direction(f.gamma * drift, jnp.sqrt(f.gamma) * noise, f.gamma)
 
 
@@ -152,8 +152,8 @@ def eigenvalue_bound(f: Factor, gram: Float[Array, "n n"]) -> Float[Array, ""]:
     negative, so the bound is less than 2m times too large.
     """
     m = f.weights.shape[0]
-    w_dot = f.weights @ gram
-    excess = jnp.sum(gram[:m, :m] * (w_dot @ f.weights.T)) - 2 * jnp.trace(w_dot[:, :m])
+    w_dot = times(f.weights, gram)
+    excess = jnp.sum(gram[:m, :m] * times(w_dot, f.weights.T)) - 2 * jnp.trace(w_dot[:, :m])
     return f.gamma * jnp.maximum(1, jnp.where(f.accepted.any(), 2 * jnp.sum(f.accepted), 1) + excess)
 
 
@@ -198,7 +198,7 @@ def block_factor(
     accepted = (values > rounded) & (values >= cosine * jnp.sqrt(s_s) * jnp.sqrt(y_y)) & bounded
     weights = q * jnp.where(accepted, 1 / jnp.sqrt(raised), 0)
     crossed = weights.T @ s_y @ weights + jnp.diag(jnp.where(accepted, 0, 1).astype(gram.dtype))
-    dual = weights @ jnp.linalg.inv(crossed)
+    dual = weights @ inverse(crossed)
     return Block(gamma, weights, dual, jnp.where(accepted, values / raised, 0), accepted)
 
 
@@ -238,6 +238,8 @@ def inner(a: PyTree, b: PyTree) -> Float[Array, "k l"]:
 
     def leaf(x, y):
         x = x.reshape(x.shape[0], -1)
+        if x.size <= SMALL:
+            return times(x, y.reshape(len(y), -1).T)
         if len(y) > 4:
             return jnp.matmul(x, y.reshape(len(y), -1).T, precision=lax.Precision.HIGHEST)
         # With few columns, one matrix-vector product for each is faster than one product with a thin matrix.
@@ -306,21 +308,22 @@ def precondition(
     squares = jnp.stack([sum(jnp.vdot(x, x) for x in jax.tree.leaves(v)) for v in (g, z)])
     fused = total(jnp.concatenate([*map(jnp.ravel, (inner(memory.s, columns), inner(memory.y, columns))), squares]))
     products, (g_g, z_z) = fused[:-2].reshape(2 * slots, 4), fused[-2:]
-    gram = memory.gram
-    for column, row in ((0, newest), (1, slots + newest)):
-        gram = lax.dynamic_update_index_in_dim(gram, products[:, column], row, 0)
-        gram = lax.dynamic_update_index_in_dim(gram, products[:, column], row, 1)
+    gram, place = memory.gram, jnp.arange(2 * slots)
+    for column, row in ((0, newest), (1, slots + newest)):  # by selection, which the compiler fuses
+        gram = jnp.where(place[:, None] == row, products[:, column], gram)
+        gram = jnp.where(place == row, products[:, column, None], gram)
     both = jnp.concatenate([order, slots + order])
-    local = gram[both][:, both]
+    local = gram[both[:, None], both]
 
     accepted = acceptable(local, cosine)
     scale = newest_pair_scale(local, accepted, 1.0) if gamma == "newest" else gamma
     f = factor(local, accepted, scale)  # type: ignore[arg-type]
-    along_g, along_z = products[both, 2], products[both, 3]
+    along_g, along_z = products[both].T[2:]
     d = direction(f, local, along_g, along_z)
 
     root = jnp.sqrt(2 * jnp.asarray(step_size))
-    coefficients = jnp.zeros(2 * slots, gram.dtype).at[both].set(step_size * d.drift + root * d.noise)
+    in_slots = place[:, None] == both  # a scatter is slower for so few
+    coefficients = jnp.sum(jnp.where(in_slots, step_size * d.drift + root * d.noise, 0), 1)
     base_g, base_z = step_size * d.gamma, root * jnp.sqrt(d.gamma)
 
     def move(s, y, g, z):
@@ -329,7 +332,7 @@ def precondition(
 
     def size(c, along, own, square):
         """The norm of ``Σ c_i v_i + own · x``, where `along` is x's products with the basis and `square` is ‖x‖²."""
-        return jnp.sqrt(jnp.maximum(c @ local @ c + 2 * own * (c @ along) + own**2 * square, 0))
+        return jnp.sqrt(jnp.maximum(times(times(c, local), c) + 2 * own * times(c, along) + own**2 * square, 0))
 
     return Preconditioned(
         memory._replace(gram=gram),

@@ -39,6 +39,8 @@ def build_one(name: str, target: Target, **options: Any) -> Sampler:
     first = target if function in FROM_TARGET else target.grad
     if takes(name, "mirror"):
         options = {"mirror": target.mirror} | options
+    if takes(name, "chart"):
+        options = {"chart": getattr(target, "chart", None)} | options
     try:
         made = function(first, **options)
     except TypeError as error:

@@ -71,7 +71,8 @@ class Importance(View):
         edges = np.arange(batch_size + 1) * TICKS // batch_size
         if batch_size > 1:
             bits = edges[:-1].astype(np.uint32) + bits % np.diff(edges).astype(np.uint32)
-        return jnp.searchsorted(self.last, bits).astype(jnp.int32)
+        # Unrolled, the steps of the search are one pass over the bits; as a loop, each is several passes.
+        return jnp.searchsorted(self.last, bits, method="scan_unrolled").astype(jnp.int32)
 
     def checksum(self) -> str:
         """SHA-256 of data and probabilities."""

@@ -19,7 +19,7 @@ from hamcmc._types import Facts, PyTree
 from hamcmc.target import disk
 from hamcmc.target import support as _support
 from hamcmc.target.minibatch import draw
-from hamcmc.target.protocol import Target, unbiased
+from hamcmc.target.protocol import Chart, Target, unbiased
 from hamcmc.target.support import Support
 
 SAMPLED = 2**30  # bytes; the checksum and the NaN check read only evenly spaced blocks of a larger array
@@ -50,9 +50,11 @@ class Posterior(Target):
         extra_gradients: gradients on each minibatch in addition to those at the sampler's positions, for cost accounts.
         extra_products: products with the minibatch's Hessian for each gradient at a position of the sampler. A product
             costs about as much as a gradient.
+        chart: the map of the coordinates to where the density is evaluated, if a sampler should keep its images.
     """
 
     init: PyTree | Callable[[Array], PyTree] | None = None
+    chart: Chart | None = None
 
     def __init__(
         self,

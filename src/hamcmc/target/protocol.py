@@ -5,7 +5,7 @@ package works with the **log-density** −Ũ and its gradient, as BlackJAX does.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 from jax import Array
@@ -32,6 +32,23 @@ def unbiased(prior: PyTree, likelihood: PyTree, factor: Any, *, likelihood_first
         return scaled + p if likelihood_first else p + scaled
 
     return jax.tree.map(add, prior, likelihood)
+
+
+class Chart(NamedTuple):
+    """Coordinates that a map leads from to where a density is evaluated.
+
+    The map may cost as much as a gradient. A sampler that keeps the image of each position computes it once, and not
+    again for the gradient there and for the draw.
+
+    Attributes:
+        image: ``position -> image``.
+        grad: ``(image, minibatch) -> gradient`` with respect to the position.
+        constrain: ``image -> parameters``.
+    """
+
+    image: Callable[[PyTree], PyTree]
+    grad: Callable[[PyTree, PyTree], PyTree]
+    constrain: Callable[[PyTree], PyTree]
 
 
 @runtime_checkable

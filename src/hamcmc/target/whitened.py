@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from hamcmc._types import PyTree
 from hamcmc.target.posterior import Posterior
+from hamcmc.target.protocol import Chart
 
 
 class Whitened(Posterior):
@@ -33,6 +34,8 @@ class Whitened(Posterior):
         flat, self._unravel = ravel_pytree(jax.tree.map(jnp.asarray, like))
         self.plain = plain
         self.centre, self.root = jnp.asarray(centre, flat.dtype), jnp.asarray(root, flat.dtype)
+        if self.root.ndim == 2:  # a diagonal costs too little to keep its products
+            self.chart = Chart(self.position, self.grad_at, plain.constrain)
 
     def __getattr__(self, name: str) -> Any:
         if name == "plain":  # not set yet, as while a copy is made
@@ -49,7 +52,11 @@ class Whitened(Posterior):
 
     def grad(self, position: Array, minibatch: PyTree = None) -> Array:
         """Sᵀ times the gradient at c + S z."""
-        return self._back(self.plain.grad(self.position(position), minibatch))
+        return self.grad_at(self.position(position), minibatch)
+
+    def grad_at(self, image: PyTree, minibatch: PyTree = None) -> Array:
+        """The gradient with respect to z, given c + S z."""
+        return self._back(self.plain.grad(image, minibatch))
 
     def mean_likelihood_grad(self, position: Array, minibatch: PyTree) -> Array:
         """Sᵀ ḡ_Ω."""

@@ -16,6 +16,7 @@ from hamcmc._types import PyTree, Scalar
 from hamcmc.samplers import curvature
 from hamcmc.samplers.base import WHOLE, Space, squared
 from hamcmc.samplers.ensemble.metric import Metric, Root, Spread, dimension, divide, multiply
+from hamcmc.samplers.noise import normal
 
 BASE_STEP = 0.1  # times the inverse curvature is γ = "auto": ε may be 1, and the base takes steps of εγ
 WHITE_STEP = 0.5  # the same once a dense metric was learned, and all curvatures are alike
@@ -176,7 +177,7 @@ def displacement(
     along_g, along_z, squares = along[:n].T, along[n : 2 * n].T, along[2 * n]
     if isinstance(r.factor, curvature.Block):
         shape = (along_z.shape[0], r.gram.shape[0] // 2)
-        extra = jnp.sqrt(span_noise(r.factor, step_size)) * jax.random.normal(own, shape, r.gram.dtype)
+        extra = jnp.sqrt(span_noise(r.factor, step_size)) * normal(own, shape, r.gram.dtype)
         along_z = jnp.sqrt(base_noise(r, step_size)) * along_z
         d = jax.vmap(lambda a, b, e: curvature.block_direction(r.factor, r.gram, a, b, e))(along_g, along_z, extra)
     else:
@@ -303,9 +304,10 @@ def smallest(x: Float[Array, "... n"], k: int) -> Float[Array, "..."]:
 
 def near_gram(gram: Float[Array, "n n"], near: Float[Array, "m m"]) -> Float[Array, "n n"]:
     """The Gram matrix of the contrasts after :func:`nearer`."""
-    zero = jnp.zeros_like(near)
-    both = jnp.block([[near, zero], [zero, near]])
-    return jnp.linalg.multi_dot([both, gram, both.T], precision="highest")
+    m = len(near)
+    blocks = gram.reshape(2, m, 2, m).swapaxes(1, 2)  # of positions and gradients
+    blocks = jnp.matmul(jnp.matmul(near, blocks, precision="highest"), near.T, precision="highest")
+    return blocks.swapaxes(1, 2).reshape(gram.shape)
 
 
 def _curvatures(gram: Float[Array, "n n"], size: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:

@@ -1,0 +1,150 @@
+"""Time per iteration of an automatic run on minibatches, against the matrix products of its gradients.
+
+The iteration is what `hamcmc.sample` compiles when it decides on minibatches: two ensembles of 22 replicas in white
+coordinates, gradients with a second-order control variate, rows drawn by importance, draws, infos, moments and the
+guard against NaN. The posterior is a logistic regression.
+
+The peer is a compiled loop with nothing but the matrix products that the estimator consists of, on rows that are
+already in place: for the 11 resting replicas of each ensemble θ = c + S z; for the gradient there X θ and Xᵀ times n
+numbers; for the control variate X (θ − θ̂) and Xᵀ times n numbers, both at θ̂ for one vector, and H̄ (θ − θ̂); and Sᵀ
+times the sum. Not in it: the gather of rows, random numbers, the likelihood between X and Xᵀ, and the sampler.
+
+The column "gradient" is a loop with the gradients of the same replicas by `posterior.grad`, on rows in place: what is
+between it and the peer is the user's likelihood, and what is between it and the iteration is the sampler's and the
+gather's. It has X θ̂ only once, because that does not change from turn to turn.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from benchmarks.measure import Burst, Table, interleave, microseconds, ratio
+from hamcmc.inference import auto, schedules
+from hamcmc.inference import compiled as loop
+from hamcmc.target import minibatch
+from hamcmc.target.posterior import Posterior
+
+SIZES = {10: (100_000, 1000), 100: (100_000, 300), 1000: (20_000, 40)}  # D: N and iterations of a burst
+BATCHES = (50, 500)
+ENSEMBLES = 2
+TINY = 1e-20  # ties a result to the next turn of a loop, and changes nothing
+
+
+def run(quick: bool) -> list[Table]:
+    """Every dimension with every size of minibatches."""
+    rows = []
+    for dimension in [10, 100] if quick else SIZES:
+        prepared = prepare(dimension, BATCHES[0])
+        for batch_size in BATCHES:
+            iterations = SIZES[dimension][1]
+            bursts = {
+                "ours": iteration(prepared, batch_size, iterations),
+                "gradient": gradients(prepared, batch_size, iterations),
+                "products": products(prepared, batch_size, iterations),
+            }
+            t = interleave(bursts, 5 if quick else 15)
+            rows.append(
+                {
+                    "D": dimension,
+                    "n": batch_size,
+                    "iteration, µs": microseconds(t["ours"], iterations),
+                    "gradient, µs": microseconds(t["gradient"], iterations),
+                    "products, µs": microseconds(t["products"], iterations),
+                    "iteration / products (goal ≤ 1.5)": ratio(t["ours"], t["products"]),
+                    "gradient / products": ratio(t["gradient"], t["products"]),
+                    "iteration / gradient": ratio(t["ours"], t["gradient"]),
+                }
+            )
+    return [Table("An iteration of the automatic sampler on minibatches against its matrix products", rows)]
+
+
+def prepare(dimension: int, batch_size: int) -> auto.Prepared:
+    """Mode, Hessian, rows and sampler as an automatic run has them. Other minibatches would change only its ε."""
+    asked = {"iterations": 2000, "ensembles": ENSEMBLES, "batch_size": batch_size, "seed": 0}
+    return auto.prepare(logistic(dimension, SIZES[dimension][0]), None, **asked, options={})
+
+
+def logistic(dimension: int, size: int) -> Posterior:
+    """Logistic regression on independent columns."""
+    rng = np.random.default_rng(dimension)
+    x = rng.standard_normal((size, dimension), np.float32)
+    truth = rng.standard_normal(dimension, np.float32) / np.sqrt(dimension)
+    y = np.where(x @ truth + rng.logistic(size=size) > 0, 1, -1).astype(np.float32)
+
+    def log_prior(w: Array) -> Array:
+        return -0.5 * jnp.sum(w**2)
+
+    def log_likelihood(w: Array, datum: dict[str, Array]) -> Array:
+        return jax.nn.log_sigmoid(datum["y"] * (datum["x"] @ w))
+
+    return Posterior(log_prior, log_likelihood, {"x": x, "y": y}, init=np.zeros(dimension, np.float32))
+
+
+def iteration(p: auto.Prepared, batch_size: int, iterations: int) -> Burst:
+    """The compiled loop that `hamcmc.sample` runs."""
+    schedule, thin = schedules.Constant(p.plan.step_size), 2
+    slots = -(-iterations // thin)
+    settings = {"batch_size": batch_size, "replace": True, "chains": ENSEMBLES, "thin": thin, "slots": slots}
+    segment = loop.build(p.posterior, p.sampler, schedule, **settings)
+    keys = loop.keys(0, ENSEMBLES, p.sampler.replicas)
+    carried = [jax.vmap(p.sampler.init)(p.starts.reshape(ENSEMBLES, p.sampler.replicas, -1))]
+
+    def burst() -> Array:
+        result = segment(p.posterior.data, carried[0], keys, 0, iterations, 0, True)
+        carried[0] = result.state  # the loop takes its state's memory over
+        return result.draws
+
+    return burst
+
+
+def resting(p: auto.Prepared) -> Array:
+    """The positions of the replicas at which an iteration takes gradients."""
+    return p.starts.reshape(ENSEMBLES, p.sampler.replicas, -1)[:, : p.sampler.replicas // 2]
+
+
+def rows_of(p: auto.Prepared, batch_size: int) -> dict:
+    """A minibatch for each ensemble."""
+    rows = np.random.default_rng(0).integers(0, p.posterior.size, (ENSEMBLES, batch_size))
+    return minibatch.gather(p.posterior.data, jnp.asarray(rows))
+
+
+def repeated(turn: Callable, start: Array, iterations: int, *given: Array) -> Burst:
+    """A compiled loop of ``z <- start + TINY turn(z, …)``."""
+
+    @jax.jit
+    def run(start, *given):
+        return lax.fori_loop(0, iterations, lambda _, z: start + TINY * turn(z, *given), start)
+
+    return lambda: run(start, *given)
+
+
+def gradients(p: auto.Prepared, batch_size: int, iterations: int) -> Burst:
+    """Nothing but the gradients of an iteration, by the posterior's own estimator."""
+    each = jax.vmap(jax.vmap(p.posterior.grad, (0, None)))
+
+    def turn(z: Array, rows: dict) -> Array:
+        tied = jax.tree.map(lambda x: x + (TINY * z[0, 0, 0]).astype(x.dtype), rows.row["y"])  # what is at θ̂ stays
+        return each(z, rows._replace(row=rows.row | {"y": tied}))
+
+    return repeated(turn, resting(p), iterations, rows_of(p, batch_size))
+
+
+def products(p: auto.Prepared, batch_size: int, iterations: int) -> Burst:
+    """Nothing but the matrix products of these gradients."""
+    white = p.posterior
+    root, hessian, centre = white.root, white.plain.mean_hessian, white.centre
+
+    def turn(z: Array, x: Array, root: Array, hessian: Array, centre: Array) -> Array:
+        def one(z: Array, x: Array) -> Array:
+            theta = centre + z @ root.T
+            anchor = centre + TINY * z[0]  # tied to the turn: its products are needed for every minibatch
+            away = theta - 1.001 * anchor
+            there = (x @ anchor) @ x
+            return ((theta @ x.T) @ x + (away @ x.T) @ x + there + away @ hessian) @ root
+
+        return jax.vmap(one)(z, x)
+
+    return repeated(turn, resting(p), iterations, rows_of(p, batch_size).row["x"], root, hessian, centre)
