@@ -1,16 +1,19 @@
 """Large data: one automatic call on ten million rows of a hundred columns, from disk.
 
 The data, a logistic regression in single precision, have 4 GB. They are a memory map, or a Parquet file, whose columns
-are first written to a memory map. Each run is a process of its own, and the system has forgotten the files when it
-begins, so the first pass reads the disk; later ones find in the page cache what fits there.
+are first written to a memory map. Each run is a process of its own, and the system is told to forget the files before
+it. The search for the mode begins on random rows, a tenth of the data in the end, which are in most pages of a memory
+map. So it is that search which waits for the disk, and passes over all data then find in the page cache what fits
+there. Columns of a Parquet file are in the page cache when they have been written.
 
 A pass looks at all rows once. Its bandwidth stands beside what NumPy needs to add up all numbers, and for a product
-with a vector, on the same memory map. Gradients and Hessians are in double precision. A Hessian needs 2 D products and
-sums for each number that it reads and cannot run at the bandwidth of the memory.
+with a vector in single precision, in one thread; the first of its passes reads the disk, too. Gradients and Hessians
+are in double precision. A Hessian needs 2 D products and sums for each number that it reads and cannot run at the
+bandwidth of the memory.
 
-Memory is what the process holds besides the file (RssAnon), at its peak in each phase. What is kept for each row (its
-response, and the probability with which it is drawn) has 12 bytes; while these are computed it may be 50. All other
-memory does not depend on the number of rows.
+Memory is what the process holds besides the file (RssAnon), at its peak in each phase. It grows with the number of rows
+by a few numbers for each: the response, and the weight and the probability with which a row is drawn, and what is
+needed while these are computed. Compare a million with ten million rows.
 """
 
 import json
@@ -75,12 +78,12 @@ def child(folder: Path, rows: int, condition: float, form: str) -> Row:
         shutil.rmtree(folder / "columns", ignore_errors=True)
         if not (folder / f"{name}.parquet").exists():
             subprocess.run([*here, "write"], check=True)
-    for file in folder.iterdir():
-        forget(file)
     cold = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
     alone = {"OPENBLAS_NUM_THREADS": "1"}  # whose threads wait for each other where cores are busy
     found: Row = {}
     for what, environment in ((form, cold), ("plain", alone)):
+        for file in folder.glob("*.*"):
+            forget(file)
         done = subprocess.run(
             [*here, what], check=True, stdout=subprocess.PIPE, text=True, env=os.environ | environment
         )
@@ -188,7 +191,7 @@ def anonymous() -> float:
 
 
 def plain_passes(x: np.ndarray) -> dict[str, list[float]]:
-    """Seconds of NumPy's passes over a memory map: three of each, which find what fits into memory there."""
+    """Seconds of NumPy's passes over a memory map: three of each."""
     theta, found = np.ones(x.shape[1], x.dtype), {}
     ways: dict[str, Callable[[np.ndarray], Any]] = {
         "NumPy's sum": lambda part: part.sum(),
@@ -215,13 +218,22 @@ def write_parquet(problem: Regression, path: Path) -> None:
         pl.scan_parquet(Path(pieces) / "*.parquet").sink_parquet(path)
 
 
+def opened(folder: Path, rows: int, columns: int, condition: float, responses: Path) -> Regression:
+    """The problem that was made before. No row of it is read: that is for the run to do."""
+    x = np.load(next(folder.glob(f"race-{rows}-{columns}-{condition:.0e}.npy")), mmap_mode="r")
+    name = f"logistic, {rows:,} × {columns} on disk, condition {condition:.0e}"
+    return Regression(name, x, np.load(responses), np.full(columns, 10.0), "logistic")
+
+
 def main(folder: Path, rows: int, condition: float, what: str) -> None:
     """Run a part in this process."""
-    problem = on_disk(rows, 5 if rows <= 20_000 else 100, condition, folder)
-    known = folder / f"{rows}-{condition:.0e}.npz"
+    columns, known = 5 if rows <= 20_000 else 100, folder / f"{rows}-{condition:.0e}.npz"
     if what == "truth":
-        np.savez(known, **truth(problem, PAIRS)._asdict())
+        made = on_disk(rows, columns, condition, folder)
+        np.save(known.with_suffix(".npy"), made.y)
+        np.savez(known, **truth(made, PAIRS)._asdict())
         return
+    problem = opened(folder, rows, columns, condition, known.with_suffix(".npy"))
     if what == "write":
         write_parquet(problem, known.with_suffix(".parquet"))
         return
