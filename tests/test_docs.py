@@ -56,7 +56,7 @@ LONG = ("README.md", "first-posterior.md")  # runs that repay the time to optimi
 )
 def test_samples_run(page, request, tmp_path, monkeypatch):
     """As they are printed, but with fewer draws where they leave their number to us."""
-    monkeypatch.setitem(hamcmc.sample.__kwdefaults__, "num_samples", 200)
+    monkeypatch.setattr("hamcmc.inference.sample.DRAWS", 200)
     if page.name in LONG:
         request.getfixturevalue("optimised")
     monkeypatch.chdir(tmp_path)

@@ -19,7 +19,7 @@ def test_without_data_or_with_few_all_are_used_at_every_step():
         plan = decide(facts)
         assert isinstance(plan, Plan)
         assert (plan.regime, plan.sampler, plan.batch_size, plan.ensembles) == ("all data", "ensemble_hmc", None, 2)
-        assert (plan.num_samples, plan.options, plan.hasty) == (250, {"adapt": 150}, True)
+        assert (plan.num_samples, plan.options, plan.hasty) == (250, {"adapt": 300}, True)
 
 
 def test_facts_are_asked_for_only_where_they_matter():
@@ -135,7 +135,8 @@ def test_a_run_gets_longer_where_that_helps_and_is_affordable(word, short, secon
 @pytest.mark.parametrize(
     ("word", "short", "seconds", "factor"),
     [
-        ("good", 1.0, 1.0, 1),
+        ("good", 0.4, 1.0, 1),
+        ("good", 0.8, 1.0, 4),
         ("usable", 1.0, 1.0, 4),
         ("usable", 3.0, 1.0, 4),
         ("usable", 30.0, 1.0, 32),
@@ -152,6 +153,7 @@ def test_a_first_run_is_followed_by_a_thorough_one(word, short, seconds, factor)
     assert (1 if made is None else made.thin) == factor
     if made is not None:
         assert (made.options["adapt"], made.hasty) == (ADAPT, False)
+        assert ("few effective draws" in made.reason) == (word == "good")
         assert longer(made, word, 1.0, seconds * factor) is None
 
 

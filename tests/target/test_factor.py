@@ -281,8 +281,8 @@ def test_a_broken_factor_is_noticed(x64):
     [
         (
             "target/importance.py",
-            "(1 / (plain.size * self.probabilities))",
-            "(plain.size * self.probabilities)",
+            "(1 / (plain.size * (ticks / TICKS)))",
+            "(plain.size * (ticks / TICKS))",
             by_importance,
         ),
         ("target/estimators.py", "(here - there - bent + common)", "(here - there + bent + common)", second_order),

@@ -209,12 +209,12 @@ def _effective(m: Measured) -> Iterator[Reason]:
 
 
 def short_of(m: Measured) -> float:
-    """How many times as many draws make all effective sample sizes and ranges good; 1 if they are."""
+    """How many times as many draws make all effective sample sizes and ranges good; at most 1 if they are."""
     if not len(m.names):
         return 1.0
     ess = np.fmin(m.mixing.ess_bulk, m.mixing.ess_tail)
-    missing = np.fmax(ESS[GOOD] / ess, (m.ranges / RANGE[GOOD]) ** 2)
-    return float(np.max(np.where(np.isnan(ess), np.inf, missing), initial=1.0))
+    wide = np.where(m.ranges > RANGE[GOOD], (m.ranges / RANGE[GOOD]) ** 2, 0.0)
+    return float(np.max(np.where(np.isnan(ess), np.inf, np.fmax(ESS[GOOD] / ess, wide))))
 
 
 def _stuck(m: Measured) -> Iterator[Reason]:

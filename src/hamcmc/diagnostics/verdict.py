@@ -95,7 +95,7 @@ class Verdict:
         worst: the worst parameters of all, the worst first.
         parameters: how many scalar parameters were looked at.
         gradients: at how many draws the gradient was confronted; 0 if it was not.
-        short: how many times as many draws would make the effective sample sizes good; 1 if they are.
+        short: how many times as many draws would make the effective sample sizes good; at most 1 if they are.
     """
 
     word: str

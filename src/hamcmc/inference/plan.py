@@ -19,10 +19,10 @@ MOVING = 11  # replicas of ensemble_hamcmc that move in an iteration
 LARGEST_STEP, DIAGONAL_STEP = 1.0, 0.2  # ε in white coordinates, and in those that only a diagonal scales
 STRAIGHT = 0.1  # ε times the bend
 BENT, CROOKED = 0.3, 0.7  # bends above which minibatches are not worth their bias; the second where time is long
-FIRST_ADAPT, FIRST_DRAWS = 150, 250  # iterations of warm-up, and draws of each replica, in a first run on all data
-SLOW_ADAPT = 300  # the warm-up of a run that takes so long that no other will follow
+FIRST_ADAPT, FIRST_DRAWS = 300, 250  # iterations of warm-up, and draws of each replica, in a first run on all data
 ADAPT, DRAWS = 600, 1000  # the same in the run that follows where the first one was not good enough
 AFFORDABLE = 120.0  # seconds that a longer run may take
+PLENTY = 0.5  # of the draws are enough: then a first run that is good needs no other
 MOST_LONGER = 64  # times as long as it was planned may a run become
 HOPELESS = 256.0  # times as many draws: beyond that, time is not what a run lacks
 SETTLING = 40  # iterations of warm-up, divided by ε
@@ -131,7 +131,7 @@ def decide(facts: Measured) -> Plan | Missing:
         away = f"the posterior is far from normal (its gradient differs by {facts.bend:.1f} from the normal one's)"
         return on_all_data(f"{what}: all data at every step although {slow}, because {away}", facts, slow=True)
     plan = on_minibatches(facts, what, slow)
-    shortest = (SLOW_ADAPT + FIRST_DRAWS) * leapfrogs(facts) * facts.replicas  # gradients of a run on all data
+    shortest = (FIRST_ADAPT + FIRST_DRAWS) * leapfrogs(facts) * facts.replicas  # gradients of a run on all data
     if gradients(plan, facts) > shortest and not facts.streamed and not asked:
         noisy = f"minibatches of {plan.batch_size:,} rows, which their noise asks for, would take longer still"
         return on_all_data(f"{what}: all data at every step although {slow}, because {noisy}", facts, slow=True)
@@ -155,10 +155,10 @@ def on_all_data(reason: str, facts: Measured, *, slow: bool = False) -> Plan:
     plan = Plan("all data", "ensemble_hmc", {}, 0.5, None, ENSEMBLES, None, 1, reason)
     if facts.counted and not slow:
         return plan
-    hasty, adapt = not facts.counted, SLOW_ADAPT if slow else FIRST_ADAPT
+    hasty = not facts.counted
     if hasty:
-        plan = plan._replace(reason=f"{reason}: {adapt} iterations, then {FIRST_DRAWS} draws of each replica")
-    return plan._replace(options={"adapt": adapt}, num_samples=FIRST_DRAWS, hasty=hasty)
+        plan = plan._replace(reason=f"{reason}: {FIRST_ADAPT} iterations, then {FIRST_DRAWS} draws of each replica")
+    return plan._replace(options={"adapt": FIRST_ADAPT}, num_samples=FIRST_DRAWS, hasty=hasty)
 
 
 def on_minibatches(facts: Measured, what: str, slow: str) -> Plan:
@@ -190,12 +190,14 @@ def longer(plan: Plan, word: str, short: float, seconds: float) -> Plan | None:
 
     Args:
         plan: of a run that is finished.
-        word: the verdict on it.
+        word: the verdict on it. A first run must be good and have twice the effective draws that this takes: the
+            verdict on few draws is itself uncertain.
         short: how many times as many draws are wanted. Beyond HOPELESS more of the same are of no use.
         seconds: that its iterations took, warm-up included. The longer run is to take no more than AFFORDABLE.
     """
-    if word == "good":
+    if word == "good" and (not plan.hasty or short <= PLENTY):
         return None
+    lacked = "had few effective draws" if word == "good" else f"was {word}"
     wanted = 2 ** math.ceil(math.log2(short)) if 1 < short <= HOPELESS else 1
     affordable = 2 ** math.floor(math.log2(max(AFFORDABLE / max(seconds, 1e-3), 1)))
     if plan.hasty:  # whatever is wrong, the warm-up may have been too short
@@ -209,7 +211,7 @@ def longer(plan: Plan, word: str, short: float, seconds: float) -> Plan | None:
         if factor <= 1:
             return None
         why = f"one iteration in {factor * plan.thin} is stored"
-    return plan._replace(thin=factor * plan.thin, reason=f"{plan.reason}; {why}, because a shorter run was {word}")
+    return plan._replace(thin=factor * plan.thin, reason=f"{plan.reason}; {why}, because a shorter run {lacked}")
 
 
 def duration(seconds: float) -> str:
