@@ -20,7 +20,8 @@ import numpy as np
 
 from benchmarks.measure import Against, Table, ratio
 
-SIZES = {5: 10_000, 100: 10_000, 1000: 20_000}  # parameters: rows
+SIZES = {5: 10_000, 100: 10_000, 1000: 2_000}  # parameters: rows
+ROUNDS = {5: 5, 100: 3, 1000: 2}
 PARTS = ("import", "data", "mode", "trace", "compile", "warm-up", "sampling", "verdict", "summary", "rest")
 METHODS = ("hamcmc, cold", "hamcmc, kept", "hand-set, cold", "NUTS")
 ENOUGH = 600.0  # seconds for a process
@@ -29,7 +30,7 @@ ENOUGH = 600.0  # seconds for a process
 def run(quick: bool) -> list[Table]:
     """A table for each number of parameters."""
     sizes = {5: 1000} if quick else SIZES
-    return [of_size(columns, rows, 1 if quick else 5 if columns < 1000 else 3) for columns, rows in sizes.items()]
+    return [of_size(columns, rows, 1 if quick else ROUNDS[columns]) for columns, rows in sizes.items()]
 
 
 def of_size(columns: int, rows: int, rounds: int) -> Table:
