@@ -54,11 +54,22 @@ def test_rows_are_drawn_with_their_probabilities(batch_size):
 def test_broken_draws_are_noticed():
     with (
         mutant(
-            "target/importance.py", 'jnp.searchsorted(self.last, bits, method="scan_unrolled")', "(bits % 7)"
+            "target/importance.py",
+            'jnp.searchsorted(self.last, drawn_ticks(key, iteration, batch_size), method="scan_unrolled")',
+            "drawn_ticks(key, iteration, batch_size) % 7",
         ) as package,
         pytest.raises(AssertionError, match="drawn"),
     ):
         check_frequencies(package, 3)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_rows_on_the_host_are_the_same(batch_size):
+    data = jnp.arange(7.0)
+    plain = hamcmc.Posterior(lambda x: -(x**2), lambda x, row: -((x - row) ** 2), data)
+    for view in (plain, importance.Importance(plain, CHANCES)):
+        expected = view.minibatch_indices(jax.random.key(3), jnp.int32(0), batch_size, False)
+        np.testing.assert_array_equal(view.some_rows(jax.random.key(3), batch_size), expected)
 
 
 def test_whole_numbers_of_ticks():

@@ -101,20 +101,20 @@ def _on_some_rows(posterior: Posterior, positions: PyTree, rows: int, seed: int)
     around = control_variate(posterior, centre)
     pool = in_memory(posterior, seed)
     size = len(jax.tree.leaves(pool)[0])
-    keys = jax.random.split(jax.random.key(seed), len(jax.tree.leaves(positions)[0]))
+    count = len(jax.tree.leaves(positions)[0])
 
     @jit
-    def of_all(positions: PyTree, keys: Array, pool: PyTree) -> PyTree:
-        """The gradient at each position, on rows that its key chooses."""
+    def of_all(positions: PyTree, key: Array, pool: PyTree) -> PyTree:
+        """The gradient at each position, on rows that a key of its own chooses."""
 
         def one(both: tuple[PyTree, Array]) -> PyTree:
             position, key = both
             chosen = jax.random.randint(key, (min(rows, size),), 0, size)
             return around.grad(position, minibatch.gather(pool, chosen))
 
-        return lax.map(one, (positions, keys))
+        return lax.map(one, (positions, jax.random.split(key, count)))
 
-    return of_all(positions, keys, pool)
+    return of_all(positions, jax.random.key(seed), pool)
 
 
 def log_densities(posterior: Posterior, positions: PyTree) -> np.ndarray:

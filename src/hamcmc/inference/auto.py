@@ -10,6 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from hamcmc import samplers
+from hamcmc._compile import jit
 from hamcmc._types import Facts, PyTree, Record
 from hamcmc.inference.arguments import Init, init_of
 from hamcmc.inference.job import batch_size_of, parameters
@@ -194,7 +195,7 @@ def operations(posterior: Posterior, like: PyTree) -> float:
 
 def gradient_seconds(posterior: Posterior, like: PyTree, replicas: int) -> float:
     """The time of one gradient on all data for so many replicas; the better of two measurements."""
-    evaluate = jax.jit(jax.vmap(jax.value_and_grad(posterior.log_density), (0, None)))
+    evaluate = jit(jax.vmap(jax.value_and_grad(posterior.log_density), (0, None)))
     positions = jax.tree.map(lambda x: jnp.repeat(x[None], replicas, 0), like)
     jax.block_until_ready(evaluate(positions, posterior.data))
     taken = []

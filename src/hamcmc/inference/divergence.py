@@ -24,6 +24,7 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from hamcmc._compile import jit
 from hamcmc._types import PyTree
 from hamcmc.inference.job import Job
 from hamcmc.target.minibatch import gather
@@ -112,8 +113,7 @@ def build(job: Job) -> Callable:
     """Build ``measure(draws) -> (g, left, energy)`` of a :class:`Window`, on a minibatch of its own."""
     posterior, rows, data = plain(job.posterior), job.settings["batch_size"], None
     if rows is not None and (rows := max(rows, ROWS)) < posterior.size:
-        taken = posterior.minibatch_indices(job.keys.gradient[0], jnp.int32(0), rows, False)
-        data = gather(posterior.data, np.asarray(taken) if posterior.streamed else taken)
+        data = gather(posterior.data, posterior.some_rows(job.keys.gradient[0], rows))
 
     def one(theta, data):
         """Position, gradient and log-density at some parameters."""
@@ -121,7 +121,7 @@ def build(job: Job) -> Callable:
         value, g = jax.value_and_grad(posterior.log_density)(position, data)
         return ravel_pytree(position)[0], ravel_pytree(g)[0], value
 
-    @jax.jit
+    @jit
     def at(data, draws, start):
         if job.sampler.replicas > 1:
             start = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), start)

@@ -19,6 +19,7 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import tree_leaves_with_path
 
 from hamcmc import _check
+from hamcmc._compile import jit
 from hamcmc._types import PyTree
 from hamcmc.target import disk
 from hamcmc.target.importance import Importance, probabilities, require_uniform, scores
@@ -239,7 +240,7 @@ def _reduced(grads: Callable[[PyTree, PyTree], PyTree], position: PyTree, miniba
 
 def _full_mean_grad(posterior: Posterior, position: PyTree, batch_size: int) -> PyTree:
     """ḡ(θ) over all data in passes of `batch_size`, summed in double precision."""
-    grad = jax.jit(posterior.mean_likelihood_grad)
+    grad = jit(posterior.mean_likelihood_grad)
     total = jax.tree.map(lambda x: np.zeros(x.shape), position)
 
     def work(start: int) -> PyTree:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from hamcmc._compile import jit
 from hamcmc._types import PyTree
 from hamcmc.target.mode import Laplace
 from hamcmc.target.noise import over_rows
@@ -67,12 +68,14 @@ class Importance(View):
 
     def minibatch_indices(self, key: Array, iteration: Array, batch_size: int, replace: bool) -> Array:
         """One row from each of n equally probable ranges of rows. `replace` plays no part."""
-        bits = jax.random.bits(jax.random.fold_in(key, iteration), (batch_size,), jnp.uint32)
-        edges = np.arange(batch_size + 1) * TICKS // batch_size
-        if batch_size > 1:
-            bits = edges[:-1].astype(np.uint32) + bits % np.diff(edges).astype(np.uint32)
-        # Unrolled, the steps of the search are one pass over the bits; as a loop, each is several passes.
-        return jnp.searchsorted(self.last, bits, method="scan_unrolled").astype(jnp.int32)
+        # Unrolled, the steps of the search are one pass over the ticks; as a loop, each is several passes.
+        found = jnp.searchsorted(self.last, drawn_ticks(key, iteration, batch_size), method="scan_unrolled")
+        return found.astype(jnp.int32)
+
+    def some_rows(self, key: Array, count: int) -> np.ndarray:
+        """The same rows, on the host."""
+        ticks = jit(lambda key: drawn_ticks(key, jnp.int32(0), count))(key)
+        return np.searchsorted(np.asarray(self.last), np.asarray(ticks)).astype(np.int32)
 
     def checksum(self) -> str:
         """SHA-256 of data and probabilities."""
@@ -115,6 +118,13 @@ def scores(view: Posterior, laplace: Laplace, *, draws: int | None = None, seed:
         total[rows[0] : rows[-1] + 1] += found[:, : len(rows)].sum(0)
     total /= draws
     return np.sqrt(total, out=total)  # in place, as all that has a number for each row
+
+
+def drawn_ticks(key: Array, iteration: Array, count: int) -> Array:
+    """One tick from each of n ranges of equal length."""
+    bits = jax.random.bits(jax.random.fold_in(key, iteration), (count,), jnp.uint32)
+    edges = np.arange(count + 1) * TICKS // count
+    return bits if count == 1 else jnp.asarray(edges[:-1], jnp.uint32) + bits % jnp.asarray(np.diff(edges), jnp.uint32)
 
 
 def probabilities(scores: np.ndarray) -> np.ndarray:

@@ -211,7 +211,6 @@ def _common(posterior: Posterior, laplace: Laplace, positions: PyTree) -> np.nda
 def _rows(posterior: Posterior, most: int, key: Array) -> tuple[np.ndarray, np.ndarray]:
     """Rows to look at, and with which probability a minibatch has each of them."""
     if posterior.size > most:
-        rows = posterior.minibatch_indices(key, jnp.int32(0), most, False)
-        return np.asarray(rows), np.full(most, 1 / most)
+        return posterior.some_rows(key, most), np.full(most, 1 / most)
     uniform = np.full(posterior.size, 1 / posterior.size)
     return np.arange(posterior.size), getattr(posterior, "probabilities", uniform)

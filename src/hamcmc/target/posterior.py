@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import keystr, tree_leaves_with_path
 
+from hamcmc._compile import jit
 from hamcmc._types import Facts, PyTree
 from hamcmc.target import disk
 from hamcmc.target import support as _support
@@ -111,6 +112,10 @@ class Posterior(Target):
     def minibatch_indices(self, key: Array, iteration: Array, batch_size: int, replace: bool) -> Array:
         """The rows (n,) of one minibatch, by :func:`hamcmc.target.minibatch.draw`. A view may draw them otherwise."""
         return draw(key, iteration, self.size, batch_size, replace)
+
+    def some_rows(self, key: Array, count: int) -> np.ndarray:
+        """The rows of one minibatch without replacement, on the host."""
+        return np.asarray(jit(lambda key: draw(key, jnp.int32(0), self.size, count, False))(key))
 
     def full_grad(self, position: PyTree, *, batch_size: int = 8192) -> PyTree:
         """The gradient of the log-density on all data, in passes of `batch_size`."""

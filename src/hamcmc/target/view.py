@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from hamcmc._types import PyTree
@@ -42,3 +43,7 @@ class View(Posterior):
     def minibatch_indices(self, key: Array, iteration: Array, batch_size: int, replace: bool) -> Array:
         """The rows of one minibatch, as `plain` draws them."""
         return self.plain.minibatch_indices(key, iteration, batch_size, replace)
+
+    def some_rows(self, key: Array, count: int) -> np.ndarray:
+        """The rows of one minibatch without replacement, on the host, as `plain` draws them."""
+        return self.plain.some_rows(key, count)
