@@ -237,6 +237,7 @@ def resume(
         progress: show a bar (None: if stderr is a terminal), or call a function with each
             :class:`~hamcmc.inference.progress.Status`.
     """
+    _compile.keep()
     _check.non_negative("checkpoint_seconds", checkpoint_seconds)
     path = Path(out)
     with Directory.open(path) as directory:
