@@ -17,7 +17,7 @@ R = TypeVar("R")
 MODULES = {
     "cli_denoise": "cli.speech",
     "cli_factorization": "cli.ratings",
-    "compilation": "inference.compilation",
+    "compilation": "_compile",
     "curvature": "samplers.curvature",
     "demo": "paper.demo",
     "distributed": "",
