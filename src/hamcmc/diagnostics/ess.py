@@ -52,12 +52,13 @@ def effective_size(x: np.ndarray, weights: np.ndarray, method: Literal["bulk", "
     """The ESS of draws (chain, draw) times Kish's factor; NaN for too few draws, and where a chain never moves."""
     if not can_tell(x):
         return np.nan
-    of_all = np.asarray(x, np.float64)[..., None]
+    of_all = x[..., None]
     if method == "tail":
         found = mixing.effective_in_tails(of_all)
     else:
         halves = mixing.split(of_all)
-        found = mixing.effective(mixing.normal_scores(halves) if method == "bulk" else halves)[0]
+        values = mixing.normal_scores(halves) if method == "bulk" else np.asarray(halves, np.float64)
+        found = mixing.effective(values)[0]
     return float(found[0]) * kish(weights)
 
 
@@ -80,7 +81,7 @@ def r_hat(x: np.ndarray) -> float:
     """The rank-normalized split R-hat of draws (chain, draw); NaN for a single chain."""
     if x.shape[0] == 1 or not can_tell(x):
         return np.nan
-    halves = mixing.split(np.asarray(x, np.float64)[..., None])
+    halves = mixing.split(x[..., None])
     return max(float(mixing.r_hat(f(halves))[0]) for f in (mixing.normal_scores, mixing.folded_scores))
 
 

@@ -10,6 +10,7 @@ R-hat has little noise: it shows a mode that one ensemble has missed, where the 
 their own noise (the nested R-hat of Margossian et al., Bayesian Analysis 2024, is of this kind).
 """
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -89,25 +90,31 @@ def pooled(halves: np.ndarray, together: int) -> np.ndarray:
 
 def normal_scores(x: np.ndarray) -> np.ndarray:
     """Normal quantiles of the ranks among all chains, separately for each scalar; equal values share a mean rank."""
-    from scipy import special  # it takes a while to import
-
     flat = np.ascontiguousarray(x.reshape(-1, x.shape[2]).T)
-    size = flat.shape[1]
     order = np.argsort(flat, axis=1)
     ordered = np.take_along_axis(flat, order, axis=1)
     tied = (ordered[:, 1:] == ordered[:, :-1]).any(1)
-    ranks = np.arange(1.0, size + 1)[None]
-    scores = np.empty_like(flat)
-    np.put_along_axis(scores, order, special.ndtri((ranks - 3 / 8) / (size + 1 / 4)), axis=1)
+    table, scores = quantiles_of_half_ranks(flat.shape[1]), np.empty(flat.shape)
+    np.put_along_axis(scores, order, table[None, 2::2], axis=1)
     for row in np.flatnonzero(tied):
-        scores[row] = special.ndtri((mean_ranks(flat[row]) - 3 / 8) / (size + 1 / 4))
+        scores[row, order[row]] = table[twice_the_mean_rank(ordered[row])]
     return scores.T.reshape(x.shape)
 
 
-def mean_ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1 on; equal values share the mean of theirs."""
-    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[which]
+@functools.lru_cache(maxsize=4)
+def quantiles_of_half_ranks(size: int) -> np.ndarray:
+    """The normal quantile of rank r among so many, at 2 r; mean ranks are multiples of a half."""
+    from scipy import special  # it takes a while to import
+
+    with np.errstate(invalid="ignore"):
+        return special.ndtri((np.arange(2 * size + 1) / 2 - 3 / 8) / (size + 1 / 4))
+
+
+def twice_the_mean_rank(ordered: np.ndarray) -> np.ndarray:
+    """Of values in ascending order: equal ones share the mean of their ranks."""
+    begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    ends = np.append(begins[1:], len(ordered))
+    return np.repeat(begins + 1 + ends, ends - begins)  # first rank and last rank
 
 
 def folded_scores(halves: np.ndarray) -> np.ndarray:

@@ -166,6 +166,9 @@ def weighted_quantiles(x: np.ndarray, w: np.ndarray, q: Sequence[float]) -> np.n
     """Quantiles by linear interpolation; a draw stands at the middle of its weight (Hazen's, for equal weights)."""
     if x.size == 0:
         return np.full(len(q), np.nan)
+    if (w == w.flat[0]).all():
+        n = x.size
+        return np.interp(q, (np.arange(n) + 0.5) / n, np.sort(x, axis=None))
     # Among equal draws the lighter ones come first, so that the order of the chains does not matter.
     order = np.lexsort((w.ravel(), x.ravel()))
     x, w = x.ravel()[order], w.ravel()[order]
