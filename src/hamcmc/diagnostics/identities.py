@@ -200,8 +200,11 @@ def _scale(adjusted: Adjusted, u: np.ndarray, slope: np.ndarray, information: fl
 
 def cluster_sums(labels: np.ndarray, w: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Σ w v over each cluster, (cluster, d)."""
-    member = (labels[None] == np.arange(labels.max() + 1)[:, None]).astype(np.float64)
-    return (member * w) @ values
+    order = np.argsort(labels, kind="stable")
+    begins = np.flatnonzero(np.diff(labels[order], prepend=-1))
+    sums = np.zeros((labels.max() + 1, values.shape[1]))
+    sums[labels[order][begins]] = np.add.reduceat(w[order, None] * values[order], begins)
+    return sums
 
 
 def _variance(sums: np.ndarray) -> np.ndarray:
