@@ -16,7 +16,7 @@ import hamcmc
 from benchmarks.measure import Table
 from hamcmc.paper import known
 
-ROWS = 20_000  # whose log-likelihoods are computed at once
+TOGETHER = 2**24  # rows times positions of which a log-density is computed at once
 CHUNK = 10**6  # rows that are made at once
 FREEDOM = 4.0  # of Student's t
 
@@ -52,9 +52,10 @@ class Regression(NamedTuple):
     def log_density(self, theta: np.ndarray) -> np.ndarray:
         """At each row of theta (S, D), in double precision."""
         total = -0.5 * ((theta / self.prior) ** 2).sum(1)
-        for start in range(0, len(self.x), ROWS):
-            a = self.x[start : start + ROWS].astype(np.float64) @ theta.T
-            y = self.y[start : start + ROWS, None].astype(np.float64)
+        rows = max(1, TOGETHER // len(theta))
+        for start in range(0, len(self.x), rows):
+            a = self.x[start : start + rows].astype(np.float64) @ theta.T
+            y = self.y[start : start + rows, None].astype(np.float64)
             total += log_likelihood(self.family, y, a, np).sum(0)
         return total
 

@@ -94,7 +94,9 @@ def measured(wanted: Iterable[Row], log: Path, fresh: bool) -> dict[tuple, Row]:
 def raced(problem: str, method: str, round: int, seconds: float, quick: bool) -> Row:
     """Run one method in a process of its own, after another one has found the truth if nobody had."""
     if not exact_path(problem, quick).exists():
-        command(problem, "truth", 0, seconds, quick, 3600.0)
+        found = command(problem, "truth", 0, seconds, quick, 3600.0)
+        if not exact_path(problem, quick).exists():
+            raise SystemExit(f"{problem}: no exact moments to compare with: {found.get('status', 'none were written')}")
     return command(problem, method, round, seconds, quick, 300 + 3 * seconds)
 
 
