@@ -2,7 +2,8 @@
 
 The iteration is what `hamcmc.sample` compiles when it decides on minibatches: two ensembles of 22 replicas in white
 coordinates, gradients with a second-order control variate, rows drawn by importance, draws, infos, moments and the
-guard against NaN. The posterior is a logistic regression.
+guard against NaN. The posterior is a logistic regression. A run of the usual length, 2000 iterations, is compiled with
+options that have it ready two seconds earlier; one of 30,000 or more ("in a long run") gets all optimisations.
 
 The peer is a compiled loop with nothing but the matrix products that the estimator consists of, on rows that are
 already in place: for the 11 resting replicas of each ensemble θ = c + S z; for the gradient there X θ and Xᵀ times n
@@ -41,7 +42,8 @@ def run(quick: bool) -> list[Table]:
         for batch_size in BATCHES:
             iterations = SIZES[dimension][1]
             bursts = {
-                "ours": iteration(prepared, batch_size, iterations),
+                "short": iteration(prepared, batch_size, iterations, 2000),
+                "long": iteration(prepared, batch_size, iterations, loop.MANY),
                 "gradient": gradients(prepared, batch_size, iterations),
                 "products": products(prepared, batch_size, iterations),
             }
@@ -50,12 +52,13 @@ def run(quick: bool) -> list[Table]:
                 {
                     "D": dimension,
                     "n": batch_size,
-                    "iteration, µs": microseconds(t["ours"], iterations),
+                    "iteration, µs": microseconds(t["short"], iterations),
+                    "in a long run, µs": microseconds(t["long"], iterations),
                     "gradient, µs": microseconds(t["gradient"], iterations),
                     "products, µs": microseconds(t["products"], iterations),
-                    "iteration / products (goal ≤ 1.5)": ratio(t["ours"], t["products"]),
+                    "iteration / products (goal ≤ 1.5)": ratio(t["short"], t["products"]),
+                    "in a long run / products": ratio(t["long"], t["products"]),
                     "gradient / products": ratio(t["gradient"], t["products"]),
-                    "iteration / gradient": ratio(t["ours"], t["gradient"]),
                 }
             )
     return [Table("An iteration of the automatic sampler on minibatches against its matrix products", rows)]
@@ -63,7 +66,7 @@ def run(quick: bool) -> list[Table]:
 
 def prepare(dimension: int, batch_size: int) -> auto.Prepared:
     """Mode, Hessian, rows and sampler as an automatic run has them. Other minibatches would change only its ε."""
-    asked = {"iterations": 2000, "ensembles": ENSEMBLES, "batch_size": batch_size, "seed": 0}
+    asked = {"iterations": 2000, "counted": True, "ensembles": ENSEMBLES, "batch_size": batch_size, "seed": 0}
     return auto.prepare(logistic(dimension, SIZES[dimension][0]), None, **asked, options={})
 
 
@@ -83,8 +86,8 @@ def logistic(dimension: int, size: int) -> Posterior:
     return Posterior(log_prior, log_likelihood, {"x": x, "y": y}, init=np.zeros(dimension, np.float32))
 
 
-def iteration(p: auto.Prepared, batch_size: int, iterations: int) -> Burst:
-    """The compiled loop that `hamcmc.sample` runs."""
+def iteration(p: auto.Prepared, batch_size: int, iterations: int, planned: int) -> Burst:
+    """The compiled loop that `hamcmc.sample` runs, for a run of so many planned iterations."""
     schedule, thin = schedules.Constant(p.plan.step_size), 2
     slots = -(-iterations // thin)
     settings = {"batch_size": batch_size, "replace": True, "chains": ENSEMBLES, "thin": thin, "slots": slots}
@@ -92,8 +95,11 @@ def iteration(p: auto.Prepared, batch_size: int, iterations: int) -> Burst:
     keys = loop.keys(0, ENSEMBLES, p.sampler.replicas)
     carried = [jax.vmap(p.sampler.init)(p.starts.reshape(ENSEMBLES, p.sampler.replicas, -1))]
 
+    given = (p.posterior.data, carried[0], keys, 0, iterations, 0, True)
+    program = loop.Traced(segment, given, planned).program
+
     def burst() -> Array:
-        result = segment(p.posterior.data, carried[0], keys, 0, iterations, 0, True)
+        result = program(p.posterior.data, carried[0], keys, 0, iterations, 0, True)
         carried[0] = result.state  # the loop takes its state's memory over
         return result.draws
 
