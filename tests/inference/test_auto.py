@@ -102,15 +102,16 @@ def test_a_slow_run_has_fewer_draws(monkeypatch, asked, draws):
 def test_too_few_effective_draws_make_it_longer(monkeypatch, tmp_path):
     """The longer run is the one that a larger `thin` gives, to the bit, and its costs include the shorter one."""
     monkeypatch.setitem(grading.ESS, grading.GOOD, 10_000)
+    monkeypatch.setattr(run, "MOST_RUNS", 2)
     said = []
     found = hamcmc.sample(normal(), out=tmp_path / "run", **QUICKLY | {"thin": None, "progress": said.append})
     thin = found.settings["thin"]
-    assert thin in (4, 8, 16, 32, 64)
+    assert thin in (4, 8, 16)
     assert said[-1].draws == found.draws == QUICKLY["num_samples"]
     notes = [s.note for s in said if s.phase == "plan"]
-    assert len(notes) in (2, 3)
+    assert len(notes) == 2
     assert {s.note for s in said if s.draws} == {"", "longer run"}
-    assert f"one iteration in {thin} is stored" in notes[-1]
+    assert f"one iteration in {thin} is stored" in notes[1]
     again = hamcmc.sample(normal(), **QUICKLY | {"thin": thin})
     np.testing.assert_array_equal(found.posterior["a"], again.posterior["a"])
     assert again.settings["plan"]["thin"] == 1  # what was given is not planned
