@@ -90,13 +90,17 @@ def test_no_replica_starts_in_a_mode_that_does_not_matter(monkeypatch, broken):
     assert (np.linalg.norm(x[~lost], axis=1) < 6).all()
 
 
-@pytest.mark.parametrize(("asked", "draws"), [({}, 250), ({"num_samples": 40}, 40)])
-def test_a_slow_run_has_fewer_draws(monkeypatch, asked, draws):
-    """Unless somebody asks for a number of them."""
+@pytest.mark.parametrize(
+    ("asked", "bend", "draws", "warmup"),
+    [({}, 1.0, 250, 300), ({}, 0.0, 125, 100), ({"num_samples": 40}, 0.0, 40, 300)],
+)
+def test_a_slow_run_has_fewer_draws(monkeypatch, asked, bend, draws, warmup):
+    """Fewer still where the posterior is nearly normal, unless somebody asks for a number of them."""
     monkeypatch.setattr(auto, "decide", lambda facts: plan.on_all_data("slow", facts, slow=True))
+    monkeypatch.setattr(starts, "bend", lambda *_: bend)
     found = hamcmc.sample(normal(), replicas=8, thin=1, progress=False, **asked)
     assert found.draws == draws
-    assert found.settings["warmup"] == 300
+    assert found.settings["warmup"] == warmup
 
 
 def test_too_few_effective_draws_make_it_longer(monkeypatch, tmp_path):
@@ -263,3 +267,25 @@ def test_a_single_mode_is_not_seen_twice():
         made = spread_starts(hamcmc.Posterior(log_density), jnp.zeros(3), 2, 8, seed=0)
         assert np.abs(made.white @ made.root.T + made.centre).max() < 12
         assert not made.left_out
+
+
+def narrow_in_wide(x):
+    """The mode of the narrow one is perfectly normal; most of the mass is not there."""
+    log = lambda s: -0.5 * jnp.sum((x / s) ** 2) - 4 * jnp.log(s)
+    return jnp.logaddexp(log(0.2) - jnp.log(2.0), log(3.0) - jnp.log(2.0))
+
+
+@pytest.mark.parametrize(
+    ("log_density", "most", "least"),
+    [
+        (lambda x: -0.5 * jnp.sum(x**2 * jnp.array([1.0, 100.0, 1e4, 1.0])), 1e-3, 0.0),
+        (lambda x: -0.5 * jnp.sum(x**2) - 0.0003 * jnp.sum(x**4), 0.1, 0.01),
+        (narrow_in_wide, np.inf, 0.5),
+        (lambda x: -2 * jnp.sum(jnp.log1p(x**2 / 3)), np.inf, 0.5),
+        (lambda x: jnp.logaddexp(-0.5 * jnp.sum((x - 4) ** 2), -0.5 * jnp.sum((x + 4) ** 2)), np.inf, np.inf),
+    ],
+    ids=["normal", "nearly normal", "narrow in wide", "Student-t(3)", "two modes"],
+)
+def test_the_bend_tells_normal_posteriors_from_others(log_density, most, least):
+    found = spread_starts(hamcmc.Posterior(log_density), jnp.zeros(4), 2, 8, seed=0)
+    assert least <= found.bend <= most

@@ -41,6 +41,18 @@ def test_replicas_are_chains(correlated, tmp_path):
     assert result.to_arviz().posterior.sizes["chain"] == 12
 
 
+@pytest.mark.parametrize("sampler", ["ensemble_hmc", "ensemble_hamcmc"])
+def test_an_ensemble_draws_beside_another_what_it_draws_alone(correlated, sampler):
+    """Each has keys of its own and a thread of its own."""
+    posterior, start = correlated
+    how = {"step_size": 0.5, "adapt": 20, "num_samples": 30, "seed": 3}
+    alone, both = (hamcmc.sample(posterior, sampler, start, ensembles=n, **how).posterior for n in (1, 2))
+    for name, x in alone.items():
+        first, second = np.split(both[name], 2)
+        np.testing.assert_array_equal(first, x)
+        assert not np.array_equal(first, second)
+
+
 def test_dispersed_start(correlated):
     """A function of a key starts every replica elsewhere."""
     posterior, _ = correlated

@@ -4,7 +4,18 @@ import math
 
 import pytest
 
-from hamcmc.inference.plan import ADAPT, AFFORDABLE, LARGEST_BATCH, NOISE, Measured, Plan, decide, duration, longer
+from hamcmc.inference.plan import (
+    ADAPT,
+    AFFORDABLE,
+    LARGEST_BATCH,
+    NOISE,
+    Measured,
+    Plan,
+    decide,
+    duration,
+    first_run,
+    longer,
+)
 
 MANY = Measured(10**6, 100, False, 550, 32, False)
 KNOWN = MANY._replace(seconds=2.0, mode=True, noise=3.0, bend=0.01)
@@ -20,6 +31,27 @@ def test_without_data_or_with_few_all_are_used_at_every_step():
         assert isinstance(plan, Plan)
         assert (plan.regime, plan.sampler, plan.batch_size, plan.ensembles) == ("all data", "ensemble_hmc", None, 2)
         assert (plan.num_samples, plan.options, plan.hasty) == (250, {"adapt": 300}, True)
+
+
+def test_a_first_run_is_shorter_where_the_posterior_is_nearly_normal():
+    plan = decide(Measured(500, 5, False, 1600, 32, True))
+    short, usual = first_run(plan, 0.05), first_run(plan, 0.5)
+    assert (short.num_samples, short.options["adapt"]) == (125, 100)
+    assert "100 iterations, then 125 draws of each replica, because the posterior is nearly normal" in short.reason
+    assert (usual.num_samples, usual.options["adapt"]) == (250, 300)
+    assert "normal" not in usual.reason
+    counted = decide(Measured(500, 5, False, 1600, 32, True, counted=True))
+    assert first_run(counted, 0.0) == counted
+    again = longer(short, "good", 0.9, 1.0)
+    assert (again.num_samples, again.options["adapt"], again.thin) == (250, ADAPT, 4)
+
+
+def test_the_hessian_gives_coordinates_where_it_is_known_and_means_something():
+    assert KNOWN.near
+    assert not KNOWN._replace(bend=10.0).near
+    assert not KNOWN._replace(mode=False).near
+    assert not KNOWN._replace(square=False).near
+    assert not MANY.near
 
 
 def test_facts_are_asked_for_only_where_they_matter():
@@ -60,8 +92,8 @@ def test_without_a_mode_all_data_are_used_and_the_reason_is_said():
     plan = decide(MANY._replace(seconds=2.0, mode=False, why="the density has no maximum"))
     assert plan.regime == "all data"
     assert "no maximum" in plan.reason
-    assert (plan.num_samples, plan.options["adapt"]) == (250, 300)  # it takes long, so it is short
-    assert "300 iterations, then 250 draws of each replica" in plan.reason
+    assert (plan.num_samples, plan.options) == (250, {"adapt": 300, "replicas": 8})  # it takes long, so it is short
+    assert "300 iterations, then 250 draws of each replica" in first_run(plan, math.inf).reason
     with pytest.raises(ValueError, match=r"no maximum.*sampler="):
         decide(MANY._replace(streamed=True, mode=False, why="the density has no maximum"))
 
@@ -161,4 +193,4 @@ def test_who_says_how_many_gets_a_thorough_run_at_once():
     plan = decide(MANY._replace(seconds=1e-4, counted=True))
     assert (plan.hasty, plan.options, plan.num_samples) == (False, {}, 1000)
     slow = decide(MANY._replace(seconds=2.0, mode=False, why="the density has no maximum", counted=True))
-    assert (slow.hasty, slow.options) == (False, {"adapt": 300})
+    assert (slow.hasty, slow.options) == (False, {"adapt": 300, "replicas": 8})

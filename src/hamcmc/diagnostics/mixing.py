@@ -11,12 +11,16 @@ their own noise (the nested R-hat of Margossian et al., Bayesian Analysis 2024, 
 """
 
 import functools
-from typing import NamedTuple
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 LEAST = 4  # draws per chain below which ESS and R-hat say nothing
-BLOCK = 2**22  # numbers that are looked at together: it bounds the memory
+BLOCK = 2**20  # numbers that are looked at together: it bounds the memory
+T, U = TypeVar("T"), TypeVar("U")
 
 
 class Mixing(NamedTuple):
@@ -50,8 +54,14 @@ def mixing(x: np.ndarray, replicas: int = 1, apart: int = 1) -> Mixing:
     if draws < LEAST:
         return Mixing(*[np.full(scalars, np.nan)] * 5)
     step = max(1, BLOCK // (chains * draws))
-    blocks = [_mixing(x[..., k : k + step], replicas, apart) for k in range(0, scalars, step)]
+    blocks = in_threads(lambda k: _mixing(x[..., k : k + step], replicas, apart), range(0, scalars, step))
     return Mixing(*(np.concatenate(parts, axis=-1) for parts in zip(*blocks)))
+
+
+def in_threads(work: Callable[[T], U], items: Iterable[T]) -> list[U]:
+    """What `work` makes of each item, side by side: sorting and Fourier transforms leave the interpreter to others."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(work, items))
 
 
 def _mixing(x: np.ndarray, replicas: int, apart: int) -> Mixing:

@@ -8,6 +8,7 @@ import numpy as np
 
 from hamcmc import _check
 from hamcmc.diagnostics.ess import LEAST, effective_size, independent_share, interleaved, kish, part, r_hat
+from hamcmc.diagnostics.mixing import in_threads
 from hamcmc.diagnostics.names import label
 from hamcmc.diagnostics.tails import NO_VARIANCE, tail_index
 from hamcmc.diagnostics.verdict import Verdict, stored_verdict
@@ -95,7 +96,7 @@ def summary(
     apart = interleaved(result.settings)
     replicas = result.settings.get("replicas", 1)
     draws = read_entries(result, entries)
-    rows = [_row(x, weights, apart, replicas) for x in draws]
+    rows = in_threads(lambda x: _row(x, weights, apart, replicas), draws)
     total = sum(int(np.prod(s)) for s in shapes.values())
     columns = {c: np.array([r[c] for r in rows]) for c in rows[0]}
     labels = tuple(label(name, shapes[name], i) for name, i in entries)

@@ -15,7 +15,7 @@ from hamcmc._types import Facts, PyTree, Record
 from hamcmc.inference.arguments import Init, init_of
 from hamcmc.inference.job import batch_size_of, parameters
 from hamcmc.inference.modes import surveyed
-from hamcmc.inference.plan import FIRST_ADAPT, Measured, Plan, decide
+from hamcmc.inference.plan import FIRST_ADAPT, Measured, Plan, decide, first_run
 from hamcmc.inference.progress import Progress, tell
 from hamcmc.inference.starts import spread_starts
 from hamcmc.samplers.base import Sampler
@@ -114,13 +114,16 @@ def prepare(
             facts = facts._replace(noise=noise.largest, bend=noise.bend)
     plan = plan._replace(ensembles=ensembles or plan.ensembles, options=plan.options | options)
     plan = plan._replace(hasty=plan.hasty and "adapt" not in options)
-    if plan.regime == "minibatches" and found is not None:
-        arrays = around_mode(found, plan, samplers.build(plan.sampler, posterior, **plan.options).replicas, seed)
+    replicas = samplers.build(plan.sampler, posterior, **plan.options).replicas
+    if found is not None and (plan.regime == "minibatches" or facts.near):
+        arrays = around_mode(found, plan, replicas, seed)
         gradients = found.gradients
+        plan = first_run(plan, facts.bend)
     else:
         tell(progress, "finding starts")
-        made = spread_starts(posterior, first, plan.ensembles, trial.replicas, seed)
+        made = spread_starts(posterior, first, plan.ensembles, replicas, seed)
         arrays, gradients = {"centre": made.centre, "root": made.root, "white": made.white}, made.gradients
+        plan = first_run(plan, made.bend)
         plan = plan._replace(reason=plan.reason + LEFT_OUT) if made.left_out else plan
     account = {"gradients": gradients, "seconds": time.perf_counter() - began}
     return assemble(posterior, like, plan, arrays, account, estimated)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
@@ -61,6 +62,36 @@ def _keys(key: Array, chains: int, replicas: int) -> Keys:
     return Keys(batch[:chains], step[:chains], start, gradient)
 
 
+def split_keys(keys: Keys, parts: int) -> list[Keys]:
+    """The keys of parts of the chains that run side by side. Starts and stored gradients are no matter of theirs."""
+    of_part = len(keys.step) // parts
+    cuts = [slice(i * of_part, (i + 1) * of_part) for i in range(parts)]
+    return [keys._replace(batch=keys.batch[cut], step=keys.step[cut]) for cut in cuts]
+
+
+def joined(segments: list[Segment]) -> Segment:
+    """The outcome of parts of the chains that ran side by side, on the host. Their states stay apart."""
+    if len(segments) == 1:
+        return segments[0]
+
+    def join(axis: int, of: Callable[[Segment], PyTree]) -> PyTree:
+        """Leaves of all parts, along the axis of the chains."""
+        return jax.tree.map(lambda *x: np.concatenate(x, axis), *map(of, segments))
+
+    return Segment(
+        state=[s.state for s in segments],
+        draws=join(1, lambda s: s.draws),
+        infos=join(1, lambda s: s.infos),
+        moments=Moments(
+            shift=join(0, lambda s: s.moments.shift),
+            weight=segments[0].moments.weight,
+            first=join(0, lambda s: s.moments.first),
+            second=join(0, lambda s: s.moments.second),
+        ),
+        bad_since=join(0, lambda s: s.bad_since),
+    )
+
+
 def build(
     posterior: Posterior,
     sampler: Sampler,
@@ -103,7 +134,7 @@ class Traced:
             made = jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, constants))(*jax.tree.leaves(given))
             return jax.tree.unflatten(jax.tree.structure(shapes), made)
 
-        options = soon() if iterations < MANY else None
+        options = {"xla_backend_optimization_level": 2} if soon() and iterations < MANY else None
         ready = jax.jit(segment_of, donate_argnums=(2,), compiler_options=options)
         self.lowered = ready.lower(self.constants, *arguments)
 
@@ -228,7 +259,7 @@ class _Loop:
 
         def put(old, new):
             """Record in the slot."""
-            return lax.dynamic_update_index_in_dim(old, new, slot, 0)
+            return lax.dynamic_update_slice(old, new[None], (slot, *(slot.dtype.type(0),) * new.ndim))
 
         m = s.moments
         offset = jax.tree.map(jnp.subtract, theta, m.shift)

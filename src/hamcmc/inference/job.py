@@ -64,6 +64,7 @@ def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callabl
 
     Settings that are given for ``segment`` and ``data_checksum`` are kept: a run that is resumed has them.
     """
+    sampler = sampler._replace(step=jax.jit(sampler.step, inline=True))  # traced once, for its shapes and for the loop
     ensembles, replicas = settings["ensembles"], sampler.replicas
     keys = loop.keys(settings["seed"], ensembles, replicas)
     positions = starts_of(posterior, init, keys.start)

@@ -19,7 +19,11 @@ MOVING = 11  # replicas of ensemble_hamcmc that move in an iteration
 LARGEST_STEP, DIAGONAL_STEP = 1.0, 0.2  # ε in white coordinates, and in those that only a diagonal scales
 STRAIGHT = 0.1  # ε times the bend
 BENT, CROOKED = 0.3, 0.7  # bends above which minibatches are not worth their bias; the second where time is long
+CURVED = 4.0  # bend up to which the Hessian at the mode gives better coordinates than none
 FIRST_ADAPT, FIRST_DRAWS = 300, 250  # iterations of warm-up, and draws of each replica, in a first run on all data
+FEW_REPLICAS = 8  # of each ensemble, where all data at every step take long
+NORMAL = 0.1  # bend up to which a first run may be shorter: its starts and coordinates are right from the beginning
+NORMAL_ADAPT, NORMAL_DRAWS = 100, 125  # of such a first run
 ADAPT, DRAWS = 600, 1000  # the same in the run that follows where the first one was not good enough
 AFFORDABLE = 120.0  # seconds that a longer run may take
 PLENTY = 0.5  # of the draws are enough: then a first run that is good needs no other
@@ -65,6 +69,11 @@ class Measured(NamedTuple):
     noise: float | None = None
     bend: float = 0.0
     square: bool = True
+
+    @property
+    def near(self) -> bool:
+        """Whether the Laplace approximation is known to be near enough for its coordinates and for starts."""
+        return bool(self.mode and self.square and self.noise is not None and self.bend <= CURVED)
 
 
 class Plan(NamedTuple):
@@ -155,10 +164,20 @@ def on_all_data(reason: str, facts: Measured, *, slow: bool = False) -> Plan:
     plan = Plan("all data", "ensemble_hmc", {}, 0.5, None, ENSEMBLES, None, 1, reason)
     if facts.counted and not slow:
         return plan
-    hasty = not facts.counted
-    if hasty:
-        plan = plan._replace(reason=f"{reason}: {FIRST_ADAPT} iterations, then {FIRST_DRAWS} draws of each replica")
-    return plan._replace(options={"adapt": FIRST_ADAPT}, num_samples=FIRST_DRAWS, hasty=hasty)
+    options = {"adapt": FIRST_ADAPT} | ({"replicas": FEW_REPLICAS} if slow else {})
+    return plan._replace(options=options, num_samples=FIRST_DRAWS, hasty=not facts.counted)
+
+
+def first_run(plan: Plan, bend: float) -> Plan:
+    """The plan of a first run on all data with its lengths, by how much the posterior differs from a normal one."""
+    if not plan.hasty:
+        return plan
+    near = bend <= NORMAL
+    if near:
+        plan = plan._replace(options=plan.options | {"adapt": NORMAL_ADAPT}, num_samples=NORMAL_DRAWS)
+    lengths = f": {plan.options['adapt']} iterations, then {plan.num_samples} draws of each replica"
+    why = ", because the posterior is nearly normal" if near else ""
+    return plan._replace(reason=plan.reason + lengths + why)
 
 
 def on_minibatches(facts: Measured, what: str, slow: str) -> Plan:
@@ -201,11 +220,12 @@ def longer(plan: Plan, word: str, short: float, seconds: float) -> Plan | None:
     wanted = 2 ** math.ceil(math.log2(short)) if 1 < short <= HOPELESS else 1
     affordable = 2 ** math.floor(math.log2(max(AFFORDABLE / max(seconds, 1e-3), 1)))
     if plan.hasty:  # whatever is wrong, the warm-up may have been too short
-        factor = min(MOST_LONGER, max(wanted, DRAWS // FIRST_DRAWS), affordable)
-        if factor < DRAWS // FIRST_DRAWS:
+        least = DRAWS // FIRST_DRAWS
+        factor = min(MOST_LONGER, max(wanted, least), affordable)
+        if factor < least:
             return None
         why = f"{ADAPT} iterations of warm-up, and one iteration in {factor * plan.thin} is stored"
-        plan = plan._replace(options=plan.options | {"adapt": ADAPT}, hasty=False)
+        plan = plan._replace(options=plan.options | {"adapt": ADAPT}, num_samples=FIRST_DRAWS, hasty=False)
     else:
         factor = min(MOST_LONGER // plan.thin if plan.regime == "all data" else MOST_LONGER, wanted, affordable)
         if factor <= 1:

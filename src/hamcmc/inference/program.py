@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 import jax
@@ -9,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_leaves_with_path
 
-from hamcmc._compile import jit
 from hamcmc._types import Facts, Record
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import compiled as loop
@@ -25,11 +25,6 @@ from hamcmc.store.moments import RunningMoments
 from hamcmc.store.recorder import Recorder
 from hamcmc.target.passes import plain
 from hamcmc.target.posterior import name_of
-
-
-def copied(state: Any) -> Any:
-    """The same in buffers of its own."""
-    return jax.tree.map(jnp.copy, state)
 
 
 class SamplingProgram:
@@ -48,7 +43,11 @@ class SamplingProgram:
         shorter = s.get("plan", {}).get("shorter", 0.0)  # a run that turned out to have too few effective draws
         self.costs = {"mode": planning, "trace": 0.0, "compile": 0.0, "adaptation": shorter, "sampling": 0.0}
         self.acceptance: float | None = None
-        self.state = jit(copied)(job.state)  # because the compiled loop takes its buffers over
+        # Independent ensembles run side by side, each in a thread of its own. Chains that are no ensembles are batched.
+        self.parts = s["ensembles"] if job.sampler.replicas > 1 and not job.posterior.streamed else 1
+        self.threads = ThreadPoolExecutor(self.parts)
+        self.keys = loop.split_keys(job.keys, self.parts)
+        self.states = self._split(job.state)
         variables = [a for a in job.arrays if a.group == "posterior"]
         self.names = [a.name for a in variables]
         self.moments = RunningMoments(self.names, [(s["chains"], *a.shape) for a in variables])
@@ -59,7 +58,7 @@ class SamplingProgram:
             job.schedule,
             batch_size=s["batch_size"],
             replace=s["replace"],
-            chains=s["ensembles"],
+            chains=s["ensembles"] // self.parts,
             thin=s["thin"],
             slots=self.slots,
         )
@@ -78,7 +77,22 @@ class SamplingProgram:
         return self
 
     def __exit__(self, *what: object) -> None:
+        self.threads.shutdown()
         self.batches.__exit__(*what)
+
+    @property
+    def state(self) -> Any:
+        """The state of the sampler, with a leading axis of ensembles or chains."""
+        if self.parts == 1:
+            return self.states[0]
+        return jax.tree.map(lambda *x: np.concatenate(x), *self.states)
+
+    def _split(self, state: Any) -> list[Any]:
+        """The states of the parts that run side by side, in buffers that the compiled loop may take over."""
+        if self.parts == 1:
+            return [jax.tree.map(jnp.array, state)]
+        host = jax.tree.map(np.asarray, state)  # where nothing is compiled to cut it
+        return [jax.tree.map(lambda x, i=i: jnp.asarray(x[i : i + 1]), host) for i in range(self.parts)]
 
     def bounds(self, t: int) -> tuple[int, int]:
         """(end, origin) of the segment that begins at iteration t; its draws go to slots counted from origin.
@@ -101,26 +115,32 @@ class SamplingProgram:
         end, origin = self.bounds(begin)
         data = self.batches.of(begin, end if end < self.total else None)
         recording = begin >= s["warmup"]
-        arguments = (data, self.state, self.job.keys, begin, end, origin, recording)
+        arguments = (begin, end, origin, recording)
         if self.compiled is None:
             began = time.perf_counter()
             self.show(Status(self.iteration / self.total, "compiling"))
-            traced = loop.Traced(self.segment, arguments, self.total)
+            traced = loop.Traced(self.segment, (data, self.states[0], self.keys[0], *arguments), self.total)
             ready = time.perf_counter()
             self.compiled = traced.program
             self.costs["trace"] += ready - began
             self.costs["compile"] += time.perf_counter() - ready
             self.show(self.status())
         began = time.perf_counter()
-        made = self.compiled(*arguments)
-        bad = np.asarray(made.bad_since)  # waits for the segment
+
+        def run(part: int) -> loop.Segment:
+            """The segment of one part, when it is finished."""
+            return jax.block_until_ready(self.compiled(data, self.states[part], self.keys[part], *arguments))
+
+        segments = list(self.threads.map(run, range(self.parts)))
         lasted = time.perf_counter() - began
         self.seconds += lasted
         self.costs["sampling" if recording else "adaptation"] += lasted
         self.rate = (end - begin) / lasted
+        self.states, made = [x.state for x in segments], loop.joined(segments)
+        bad = np.asarray(made.bad_since)
         if (bad >= 0).any():
             raise self._broken(made, bad, origin, recording)
-        self.state, self.iteration = made.state, end
+        self.iteration = end
         done = (end - origin) // s["thin"] if recording else 0
         if recording:
             self.moments.add(made.moments)
@@ -199,7 +219,7 @@ class SamplingProgram:
         """Continue from a checkpoint."""
         self.iteration, self.seconds = meta["iteration"], meta["seconds"]
         self.costs |= meta.get("costs", {})
-        self.state = jax.tree.map(jnp.array, checkpoint.unpack(arrays, "state", self.job.state))
+        self.states = self._split(checkpoint.unpack(arrays, "state", self.job.state))
         self.moments.unpack(arrays)
 
     def counters(self) -> Record:

@@ -192,6 +192,7 @@ def sample(
         spent = sum(found.meta["costs"].values()) - found.meta["costs"]["mode"]
         settings |= {"plan": plan._asdict() | prepared.account | {"shorter": spent}, "thin": plan.thin}
         settings |= {"warmup": warmup_of(made, warmup), "options": storable(plan.options)}
+        settings |= {"num_samples": plan.num_samples} if num_samples is None else {}
         job = prepare(posterior, made, init, job.schedule, settings)._replace(kept=prepared.arrays)
         found, runs = begin(job, out, True, checkpoint_seconds, progress), runs + 1
     return found

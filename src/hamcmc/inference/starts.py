@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 
 from hamcmc._types import PyTree
 from hamcmc.target.newton import Model, Objective, model_of
-from hamcmc.target.passes import Passes
+from hamcmc.target.passes import Passes, quiet
 from hamcmc.target.posterior import Posterior
 
 BULK = 10.0  # times D is gᵀ|H|⁻¹g at the edge of the bulk; at a typical draw of a normal density it is about D
@@ -35,6 +35,7 @@ MINOR = 12.0  # nats of mass below which a mode does not matter
 SHALLOW = 10.0  # nats, with one for each parameter, that a typical draw may lie below the mode
 APART = 4.0  # standard deviations, times √D, between two modes that are not one
 DESCENTS = {100: 4, DENSE: 2}  # for each ensemble, up to so many parameters
+RADII, PROBES = (1.0, 2.0, 3.0), 8  # standard deviations at which a density is compared with the normal one, and draws
 
 
 class Place(NamedTuple):
@@ -79,6 +80,8 @@ class Starts(NamedTuple):
         like: an unconstrained position, for its structure.
         gradients: the work, in gradients on all data.
         left_out: whether descents also came upon modes with hardly any mass, at which no replica starts.
+        bend: how much the density differs from its Laplace approximation, by :func:`bend`; infinite where that is not
+            known, or where it has several modes.
     """
 
     centre: np.ndarray
@@ -87,6 +90,7 @@ class Starts(NamedTuple):
     like: PyTree
     gradients: float
     left_out: bool
+    bend: float
 
 
 def spread_starts(posterior: Posterior, parameters: PyTree, ensembles: int, replicas: int, seed: int) -> Starts:
@@ -104,12 +108,14 @@ def spread_starts(posterior: Posterior, parameters: PyTree, ensembles: int, repl
     for ensemble in range(ensembles):
         begins = [first if ensemble == 0 and i == 0 else around(objective, first, rng) for i in range(count)]
         found.append([descend(objective, x) if dimension <= DENSE else Place(x, None, 0.0, 0) for x in begins])
-    found, top = settled(objective, found) if dimension <= DENSE else (found, None)
+    found, mode, top = settled(objective, found) if dimension <= DENSE else (found, None, None)
     best = max((p for places in found for p in places), key=lambda p: p.mass)
+    bent = np.inf
     if dimension <= FEW:
         others = scout(objective, best, rng)
         found = [[*places, *others] for places in found]
         best = max(best, *others, key=lambda p: p.mass) if others else best
+        bent = bend(objective, mode, np.random.default_rng((seed, 1))) if mode is not None and not others else np.inf
     root = np.ones(dimension) if best.root is None else best.root
     white = np.empty((ensembles, replicas, dimension))
     for e, places in enumerate(found):
@@ -119,7 +125,7 @@ def spread_starts(posterior: Posterior, parameters: PyTree, ensembles: int, repl
                 inside = top.inside(arrive(objective, x))
                 x = inside.x if inside is not None else spread(objective, top.place, first, rng)
             white[e, r] = x - best.x if best.root is None else np.linalg.solve(root, x - best.x)
-    return Starts(best.x, root, white, like, passes.spent, top is not None)
+    return Starts(best.x, root, white, like, passes.spent, top is not None, bent)
 
 
 class Summit(NamedTuple):
@@ -138,8 +144,9 @@ class Summit(NamedTuple):
         return next(typical, None) if self.major(end) else None
 
 
-def settled(objective: Objective, found: list[list[Place]]) -> tuple[list[list[Place]], Summit | None]:
-    """Places among typical draws in place of those far below; and the summit, if paths also lead to minor modes.
+def settled(objective: Objective, found: list[list[Place]]) -> tuple[list[list[Place]], Place | None, Summit | None]:
+    """Places among typical draws in place of those far below; the mode, if all paths lead to it; and the summit, if
+    paths also lead to minor modes.
 
     From far below, replicas might fall into a mode with hardly any mass, and never leave it. Where no path arrives at a
     proper mode there is nothing to compare with, and all places are kept.
@@ -148,10 +155,29 @@ def settled(objective: Objective, found: list[list[Place]]) -> tuple[list[list[P
     every = [e for of_ensemble in ends for e in of_ensemble]
     highest = max((e for e in every if e.proper), key=lambda e: e.place.mass, default=None)
     if highest is None:
-        return found, None
+        return found, None, None
     top = Summit(highest.place, highest.value + highest.place.x.size + SHALLOW)
     places = [[top.inside(e) or top.place for e in of_ensemble] for of_ensemble in ends]
-    return places, None if all(map(top.major, every)) else top
+    alone = all(e.proper and not apart(e.place, top.place) for e in every)
+    return places, top.place if alone else None, None if all(map(top.major, every)) else top
+
+
+def bend(objective: Objective, mode: Place, rng: np.random.Generator) -> float:
+    """How much a density differs from its Laplace approximation: by gradients, at one to three standard deviations.
+
+    With z ~ N(0, I), S of the mode and r one of the radii, the gradient of U at mode + r S z is r S⁻ᵀ z if the density
+    is normal. This is the largest root mean square, over r, of Sᵀ∇U / r − z. A narrow mode within a wide one and heavy
+    tails are seen at the larger radii.
+    """
+    if mode.root is None:
+        return np.inf
+    white = rng.standard_normal((PROBES, mode.x.size))
+    found = []
+    for r in RADII:
+        grads = [objective.value_and_grad(mode.x + r * mode.root @ z)[1] for z in white]
+        with quiet():
+            found.append(np.sqrt(np.mean((np.stack(grads) @ mode.root / r - white) ** 2)))
+    return float(np.nan_to_num(max(found), nan=np.inf))
 
 
 def scout(objective: Objective, best: Place, rng: np.random.Generator) -> list[Place]:

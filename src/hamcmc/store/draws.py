@@ -1,12 +1,14 @@
 """The store of draws: arrays in ArviZ's layout (chain, draw, …), of their final size, filled from the front."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hamcmc.store.files import guard_disk, reading, remove_tree
+from hamcmc.store.memory import MemoryGroup
 
 CHUNK_BYTES = 4 * 2**20
 MOST_IN_CHUNK = 4096  # draws; it bounds how many small draws wait in memory to be written
@@ -43,16 +45,16 @@ class Draws:
             num_samples: draws per chain that there will be.
             written: draws per chain that an existing store holds; None makes a new store.
         """
-        import zarr
-        from zarr.storage import MemoryStore
-
         chunk = min(chunk_draws(arrays, chains), num_samples)
-        if path is not None and written is not None:
+        if path is None:
+            return cls(None, _in_memory(arrays, chains, num_samples, chunk), arrays, chunk, 0)
+        if written is not None:
             return cls(path, open_store(path, arrays, written, "r+"), arrays, chunk, written)
+        import zarr
+
         with guard_disk(path):
-            if path is not None:
-                remove_tree(path)  # left over from a run that was killed before its first checkpoint
-            root = zarr.create_group(path if path is not None else MemoryStore())
+            remove_tree(path)  # left over from a run that was killed before its first checkpoint
+            root = zarr.create_group(path)
             for group in dict.fromkeys(a.group for a in arrays):
                 _create_group(root, group, arrays, chains, num_samples, chunk)
         return cls(path, root, arrays, chunk, 0)
@@ -70,14 +72,11 @@ class Draws:
         """Write all that is pending."""
         if not self.pending:
             return
-        import zarr
-
         end = self.written + self.pending
-        for a in self.arrays:
-            key = f"{a.group}/{a.name}"
-            block = np.concatenate([b[key] for b in self._buffer])
-            # A chunk of zeros is written like any other, so a missing chunk is a lost one.
-            with guard_disk(self.path), zarr.config.set({"array.write_empty_chunks": True}):
+        with guard_disk(self.path), _every_chunk(self.path):
+            for a in self.arrays:
+                key = f"{a.group}/{a.name}"
+                block = np.concatenate([b[key] for b in self._buffer])
                 self.root[key][:, self.written : end] = np.moveaxis(block, 0, 1)
         self._buffer, self.written, self.pending = [], end, 0
 
@@ -90,11 +89,33 @@ class Draws:
 
     def put_moments(self, summary: Mapping[str, np.ndarray]) -> None:
         """Write running means and variances, (chain, …) each."""
+        if self.path is None:
+            self.root.put("moments", summary)
+            return
         with guard_disk(self.path):
             group = self.root.create_group("moments", overwrite=True)
             for name, value in summary.items():
                 dims = ("chain", *(f"{name}_dim_{i}" for i in range(value.ndim - 1)))
                 group.create_array(name, data=value, dimension_names=dims)
+
+
+def _every_chunk(path: Path | None) -> AbstractContextManager:
+    """Write a chunk of zeros like any other, so that a missing chunk is a lost one."""
+    if path is None:
+        return nullcontext()
+    import zarr
+
+    return zarr.config.set({"array.write_empty_chunks": True})
+
+
+def _in_memory(arrays: list[Array], chains: int, num_samples: int, chunk: int) -> MemoryGroup:
+    """Empty arrays in memory."""
+    root = MemoryGroup()
+    for a in arrays:
+        empty = np.nan if np.dtype(a.dtype).kind == "f" else 0
+        root.put(a.group, {a.name: np.full((chains, num_samples, *a.shape), empty, a.dtype)}, chunk)
+        root.put(a.group, {"draw": np.arange(num_samples)})
+    return root
 
 
 def open_store(path: Path, arrays: list[Array], draws: int, mode: Any) -> Any:

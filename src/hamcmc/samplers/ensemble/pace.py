@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 GAIN, DELAY, FORGET = 0.05, 10.0, 0.75  # of dual averaging, as in NUTS
 LONGEST_STEP, SHORTEST_STEP = 1.5, -14.0  # log h
-FIRST_PATH, LONGEST_PATH = 1.5, 60.0  # time; for a Gaussian in its own metric a quarter turn takes π/2
+FIRST_PATH, LONGEST_PATH = 2.0, 60.0  # time; for a Gaussian in its own metric a quarter turn takes π/2
 PATH_RATE, PATH_MEMORY, MOST_CHANGE = 0.025, 0.95, 0.35  # of the ascent (Adam without momentum)
 SMOOTHING = 0.02  # weight of the newest path length in the one that is kept
 RELIABLE = 20  # steps after which a renewed metric resembles the old one, so that h may stay
