@@ -20,7 +20,8 @@ import numpy as np
 
 LEAST = 4  # draws per chain below which ESS and R-hat say nothing
 BLOCK = 2**20  # numbers that are looked at together: it bounds the memory
-T, U = TypeVar("T"), TypeVar("U")
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Mixing(NamedTuple):

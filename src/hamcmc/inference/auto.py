@@ -1,6 +1,7 @@
 """The automatic run: measure what the plan asks for, and make posterior, sampler and starts as it says."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,12 +13,12 @@ from jax.flatten_util import ravel_pytree
 from hamcmc import samplers
 from hamcmc._compile import jit
 from hamcmc._types import Facts, PyTree, Record
-from hamcmc.inference.arguments import Init, init_of
-from hamcmc.inference.job import batch_size_of, parameters
+from hamcmc.inference.arguments import Init, init_of, warmup_of
+from hamcmc.inference.job import batch_size_of, parameters, storable
 from hamcmc.inference.modes import surveyed
 from hamcmc.inference.plan import FIRST_ADAPT, Measured, Plan, decide, first_run
 from hamcmc.inference.progress import Progress, tell
-from hamcmc.inference.starts import spread_starts
+from hamcmc.inference.starts import DENSE, spread_starts
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.registry import takes
 from hamcmc.store.checkpoint import Checkpoint
@@ -43,6 +44,8 @@ class Prepared(NamedTuple):
         plan: what was decided.
         arrays: what the plan needs to be made again.
         account: what was spent, for the record.
+        search: finds coordinates and starts, if those here only have the right shapes. While it works, the program of
+            the run may be compiled.
     """
 
     posterior: Whitened
@@ -51,6 +54,7 @@ class Prepared(NamedTuple):
     plan: Plan
     arrays: dict[str, np.ndarray]
     account: Record
+    search: Callable[[], "Prepared"] | None = None
 
 
 def prepare(
@@ -65,7 +69,7 @@ def prepare(
     options: Record,
     progress: bool | Progress | None = False,
 ) -> Prepared:
-    """Measure, decide, and find starts."""
+    """Measure and decide. Around a mode there are starts at once, otherwise they are still to be searched for."""
     began = time.perf_counter()
     if posterior.mirror is not None:
         raise ValueError(
@@ -115,18 +119,27 @@ def prepare(
     plan = plan._replace(ensembles=ensembles or plan.ensembles, options=plan.options | options)
     plan = plan._replace(hasty=plan.hasty and "adapt" not in options)
     replicas = samplers.build(plan.sampler, posterior, **plan.options).replicas
+    spent = time.perf_counter() - began
     if found is not None and (plan.regime == "minibatches" or facts.near):
-        arrays = around_mode(found, plan, replicas, seed)
-        gradients = found.gradients
-        plan = first_run(plan, facts.bend)
-    else:
+        arrays, plan = around_mode(found, plan, replicas, seed), first_run(plan, facts.bend)
+        return assemble(posterior, like, plan, arrays, {"gradients": found.gradients, "seconds": spent}, estimated)
+    flat = np.asarray(ravel_pytree(like)[0], np.float64)
+    root = np.eye(flat.size) if flat.size <= DENSE else np.ones(flat.size)
+    arrays = {"centre": flat, "root": root, "white": np.zeros((plan.ensembles, replicas, flat.size))}
+    draft = assemble(posterior, like, plan, arrays, {})
+
+    def search() -> Prepared:
+        """The same with starts, and with coordinates in which the posterior's scales are alike."""
+        began = time.perf_counter()
         tell(progress, "finding starts")
         made = spread_starts(posterior, first, plan.ensembles, replicas, seed)
-        arrays, gradients = {"centre": made.centre, "root": made.root, "white": made.white}, made.gradients
-        plan = first_run(plan, made.bend)
-        plan = plan._replace(reason=plan.reason + LEFT_OUT) if made.left_out else plan
-    account = {"gradients": gradients, "seconds": time.perf_counter() - began}
-    return assemble(posterior, like, plan, arrays, account, estimated)
+        settled = first_run(plan, made.bend)
+        settled = settled._replace(reason=settled.reason + LEFT_OUT) if made.left_out else settled
+        arrays = {"centre": made.centre, "root": made.root, "white": made.white}
+        account = {"gradients": made.gradients, "seconds": spent + time.perf_counter() - began}
+        return assemble(posterior, like, settled, arrays, account)
+
+    return draft._replace(search=search)
 
 
 def around_mode(found: Laplace, plan: Plan, replicas: int, seed: int) -> dict[str, np.ndarray]:
@@ -221,9 +234,16 @@ def planned_before(
         how = {"ensembles": asked["ensembles"], "batch_size": plan.batch_size, "seed": asked["seed"]}
         iterations = asked["num_samples"] * asked["thin"] // plan.thin
         how |= {"options": plan.options, "counted": not plan.hasty}
-        return prepare(posterior, start, iterations=iterations, **how)._replace(plan=plan)
+        made = prepare(posterior, start, iterations=iterations, **how)
+        return (made.search() if made.search else made)._replace(plan=plan)
     like = posterior.unconstrain(parameters(start, jax.random.key(asked["seed"])))
     return assemble(posterior, like, plan, kept, {})
+
+
+def planned(plan: Plan, sampler: Sampler, warmup: int | None, num_samples: int | None) -> Record:
+    """The settings that a plan decides, as far as nobody asked for something else."""
+    found = {"plan": plan._asdict(), "warmup": warmup_of(sampler, warmup), "options": storable(plan.options)}
+    return found | ({"num_samples": plan.num_samples} if num_samples is None else {})
 
 
 def say_plan(plan: Plan, progress: bool | Progress | None) -> None:

@@ -5,9 +5,11 @@ of (seed, chain, iteration), so draws do not depend on where a run was cut. Keys
 a block of iterations at once; for small models they are most of the cost of an iteration.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +25,7 @@ from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
 
 MANY = 30_000  # iterations, from which on XLA may take its time
+READY = {"xla_backend_optimization_level": 2}  # compiler options of shorter runs
 
 
 class Keys(NamedTuple):
@@ -114,34 +117,48 @@ def build(
 
 
 class Traced:
-    """A segment that is traced for arguments like these, and compiled when it is first called.
+    """A segment that is traced for arguments like these, and compiled when it is first called, or before.
 
     What the model closes over becomes an argument too. So the program depends on shapes alone, and one that was kept
     serves other data.
 
     Args:
         segment: by :func:`build`.
-        arguments: of its first call.
+        arguments: of its first call, or shapes and types like theirs.
         iterations: of the whole run. A short one is better off with a program that is ready soon.
     """
 
     def __init__(self, segment: Any, arguments: tuple, iterations: int):
+        began = time.perf_counter()
         traced, shapes = jax.make_jaxpr(segment.__wrapped__, return_shape=True)(*arguments)
         self.constants = traced.consts
+        self._pending: Future | None = None
 
         def segment_of(constants: list, *given: Any) -> Segment:
             """The same as a function of the constants, too."""
             made = jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, constants))(*jax.tree.leaves(given))
             return jax.tree.unflatten(jax.tree.structure(shapes), made)
 
-        options = {"xla_backend_optimization_level": 2} if soon() and iterations < MANY else None
+        options = READY if soon() and iterations < MANY else None
         ready = jax.jit(segment_of, donate_argnums=(2,), compiler_options=options)
         self.lowered = ready.lower(self.constants, *arguments)
+        self.seconds = time.perf_counter() - began
+
+    def begin(self) -> Self:
+        """Compile in a thread from now on."""
+        self._pending = ThreadPoolExecutor(1).submit(self.lowered.compile)
+        return self
+
+    def replace(self, old: Sequence[Array], new: Sequence[Array]) -> None:
+        """Put other arrays in the place of some that the model closes over."""
+        found = {id(a): b for a, b in zip(old, new)}
+        self.constants = [found.get(id(c), c) for c in self.constants]
 
     @cached_property
     def program(self) -> Callable:
         """The compiled segment."""
-        return partial(self.lowered.compile(), self.constants)
+        compiled = self.lowered.compile() if self._pending is None else self._pending.result()
+        return partial(compiled, self.constants)
 
 
 class _Loop:

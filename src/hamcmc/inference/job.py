@@ -3,6 +3,7 @@
 import json
 import platform
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -37,7 +38,8 @@ class Positions(NamedTuple):
 class Job(NamedTuple):
     """Checked input, and the states of the sampler at the start (with a leading chain axis).
 
-    `kept` are arrays that a checkpoint carries along, because the run could not be prepared again without them.
+    `kept` are arrays that a checkpoint carries along, because the run could not be prepared again without them, and
+    `traced` is the run's program, if it is already being compiled.
     """
 
     posterior: Posterior
@@ -47,6 +49,7 @@ class Job(NamedTuple):
     keys: loop.Keys
     settings: Record
     kept: Mapping[str, np.ndarray] = MappingProxyType({})
+    traced: loop.Traced | None = None
 
     @property
     def arrays(self) -> list[Array]:
@@ -64,12 +67,50 @@ def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callabl
 
     Settings that are given for ``segment`` and ``data_checksum`` are kept: a run that is resumed has them.
     """
+    keys = loop.keys(settings["seed"], settings["ensembles"], sampler.replicas)
+    positions = starts_of(posterior, init, keys.start)
+    draft = drafted(posterior, sampler, positions[0], schedule, settings, keys)
+    return started(draft, draft.sampler, positions, settings)
+
+
+def drafted(
+    posterior: Posterior, sampler: Sampler, like: PyTree, schedule: Callable, settings: Record, keys: loop.Keys
+) -> Job:
+    """A job with all that follows from the shape of a position: of its states it has only shapes and types."""
+    check_shapes(posterior, like, settings["batch_size"])
     sampler = sampler._replace(step=jax.jit(sampler.step, inline=True))  # traced once, for its shapes and for the loop
     ensembles, replicas = settings["ensembles"], sampler.replicas
-    keys = loop.keys(settings["seed"], ensembles, replicas)
-    positions = starts_of(posterior, init, keys.start)
+    leading = (ensembles, replicas) if replicas > 1 else (ensembles,)
+    stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), like)
+    found = {
+        "chains": ensembles * replicas,
+        "replicas": replicas,
+        "interleaved": sampler.interleaved,
+        "pairs": sampler.pairs,
+        "gradient": dict(posterior.settings),
+        "step_size": describe(schedule),
+        "arrays": recorded(posterior, sampler, like, settings),
+        "segment": settings.get("segment") or segment_length(posterior, sampler, like, settings),
+        "data_size": posterior.size,
+        "x64": x64(),
+        "versions": {"python": platform.python_version()} | {p: version(p) for p in ("hamcmc", "jax", "numpy", "zarr")},
+    }
+    return Job(posterior, sampler, schedule, jax.eval_shape(jax.vmap(sampler.init), stacked), keys, settings | found)
+
+
+def started(draft: Job, sampler: Sampler, positions: list[PyTree], settings: Record) -> Job:
+    """A drafted job at its start.
+
+    Args:
+        draft: by :func:`drafted`.
+        sampler: that of the draft, or one that steps likewise and learns for another time.
+        positions: the start of each chain, or a single one for all of them.
+        settings: those of the draft, or others where that does not matter to its compiled program.
+    """
+    posterior, schedule, keys = draft.posterior, draft.schedule, draft.keys
     check_start(posterior, positions, settings["batch_size"])
-    positions *= len(keys.start) if len(positions) == 1 else 1
+    positions = positions * (len(keys.start) if len(positions) == 1 else 1)
+    ensembles, replicas = settings["ensembles"], sampler.replicas
     leading = (ensembles, replicas) if replicas > 1 else (ensembles,)
     # On the host, where nothing is compiled.
     stacked = jax.tree.map(lambda *x: np.stack(x).reshape(*leading, *x[0].shape), *positions)
@@ -77,23 +118,13 @@ def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callabl
     total = settings["warmup"] + settings["num_samples"] * settings["thin"]
     if total >= 2**31:
         raise ValueError(f"warmup + num_samples * thin must stay below 2**31 iterations, got {total}")
-    found = {
-        "chains": ensembles * replicas,
-        "replicas": replicas,
-        "interleaved": sampler.interleaved,
-        "pairs": sampler.pairs,
+    found = draft.settings | settings | {k: draft.settings[k] for k in ("segment", "arrays")}
+    found |= {
         "sampler": dict(sampler.settings),
-        "gradient": dict(posterior.settings),
-        "step_size": describe(schedule),
         "step_sizes": schedules.fingerprint(schedule, total),
-        "arrays": recorded(posterior, sampler, positions[0], settings),
-        "segment": settings.get("segment") or segment_length(posterior, sampler, positions[0], settings),
         "data_checksum": settings.get("data_checksum") or checksum(posterior),
-        "data_size": posterior.size,
-        "x64": x64(),
-        "versions": {"python": platform.python_version()} | {p: version(p) for p in ("hamcmc", "jax", "numpy", "zarr")},
     }
-    return Job(posterior, sampler, schedule, state, keys, json.loads(json.dumps(settings | found, default=plain)))
+    return Job(posterior, sampler, schedule, state, keys, json.loads(json.dumps(found, default=plain)))
 
 
 def starts_of(posterior: Posterior, init: Any, keys: jax.Array) -> list[PyTree]:
@@ -125,31 +156,39 @@ def parameters(init: Any, key: jax.Array) -> PyTree:
     return jax.tree.map(jnp.asarray, given)
 
 
+def densities(posterior: Posterior, position: PyTree, batch: PyTree) -> dict[str, jax.Array]:
+    """The two parts of the log-density, the likelihood of each datum."""
+    theta = posterior.constrain(position)
+    found = {"log_prior": posterior.log_prior(theta)}
+    if posterior.log_likelihood is not None:
+        found["log_likelihood"] = jax.vmap(posterior.log_likelihood, (None, 0))(theta, batch)
+    return found
+
+
+def check_shapes(posterior: Posterior, position: PyTree, batch_size: int | None) -> None:
+    """Raise unless both parts of the log-density are scalars."""
+    rows = batch_size or posterior.size
+    batch = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), jax.dtypes.canonicalize_dtype(x.dtype)), posterior.data
+    )
+    for name, value in jax.eval_shape(partial(densities, posterior), position, batch).items():
+        leading = (1,) if name == "log_likelihood" else ()
+        if len(value.shape) != len(leading):
+            of = " of one datum" if leading else ""
+            raise ValueError(f"{name} must return a scalar{of}, got shape {value.shape[len(leading) :]}")
+
+
 def check_start(posterior: Posterior, positions: list[PyTree], batch_size: int | None) -> None:
-    """Raise unless the log-density is a finite scalar with a finite gradient where each chain starts.
+    """Raise unless the log-density and its gradient are finite where each chain starts.
 
     It is evaluated on the first rows of the data, as many as a minibatch has.
     """
     batch = jax.tree.map(lambda x: jnp.asarray(x[: batch_size or posterior.size]), posterior.data)
 
-    def values(position: PyTree, batch: PyTree) -> dict[str, jax.Array]:
-        """The two parts of the log-density, the likelihood of each datum."""
-        theta = posterior.constrain(position)
-        found = {"log_prior": posterior.log_prior(theta)}
-        if posterior.log_likelihood is not None:
-            found["log_likelihood"] = jax.vmap(posterior.log_likelihood, (None, 0))(theta, batch)
-        return found
-
-    for name, value in jax.eval_shape(values, positions[0], batch).items():
-        rows = (1,) if name == "log_likelihood" else ()
-        if len(value.shape) != len(rows):
-            of = " of one datum" if rows else ""
-            raise ValueError(f"{name} must return a scalar{of}, got shape {value.shape[len(rows) :]}")
-
     @jit
     def evaluate(position: PyTree, batch: PyTree) -> tuple[dict[str, jax.Array], PyTree]:
         """Both parts, and the gradient of their sum."""
-        return values(position, batch), posterior.grad(position, batch)
+        return densities(posterior, position, batch), posterior.grad(position, batch)
 
     for chain, position in enumerate(positions):
         found, grad = evaluate(position, batch)

@@ -1,7 +1,7 @@
 """Sampling as a program that the driver runs: segments of the compiled loop, their draws and moments."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
@@ -10,21 +10,72 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_leaves_with_path
 
-from hamcmc._types import Facts, Record
+from hamcmc._types import Facts, PyTree, Record
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import compiled as loop
 from hamcmc.inference import schedules
 from hamcmc.inference.divergence import Alarm, Watch
 from hamcmc.inference.driver import Broken, Draws
-from hamcmc.inference.job import Job
+from hamcmc.inference.job import Job, Positions, drafted, started, starts_of
+from hamcmc.inference.plan import DRAWS
 from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.inference.stream import Batches
+from hamcmc.samplers.base import Sampler
 from hamcmc.store import checkpoint, moments
+from hamcmc.store.draws import chunk_draws
 from hamcmc.store.errors import Diverged
 from hamcmc.store.moments import RunningMoments
 from hamcmc.store.recorder import Recorder
 from hamcmc.target.passes import plain
-from hamcmc.target.posterior import name_of
+from hamcmc.target.posterior import Posterior, name_of
+
+
+def parts_of(job: Job) -> int:
+    """How many parts of the chains run side by side: independent ensembles do. Other chains are batched."""
+    return job.settings["ensembles"] if job.sampler.replicas > 1 and not job.posterior.streamed else 1
+
+
+def slots_of(job: Job) -> int:
+    """The most draws that a segment may make. For short runs it does not depend on how many draws there will be."""
+    s = job.settings
+    most = min(chunk_draws(job.arrays, s["chains"]), max(DRAWS, s["num_samples"]))
+    return min(most, max(1, s["segment"] // s["thin"]))
+
+
+def segment_of(job: Job) -> Any:
+    """The compiled loop of a job, or of each of its parts."""
+    s = job.settings
+    return loop.build(
+        job.posterior,
+        job.sampler,
+        job.schedule,
+        batch_size=s["batch_size"],
+        replace=s["replace"],
+        chains=s["ensembles"] // parts_of(job),
+        thin=s["thin"],
+        slots=slots_of(job),
+    )
+
+
+def compiled_ahead(
+    posterior: Posterior, sampler: Sampler, like: PyTree, schedule: Callable, settings: Record
+) -> tuple[Job, loop.Traced]:
+    """A draft of a job whose starts are still to be found, and its program, which a thread compiles from now on."""
+    keys = loop.keys(settings["seed"], settings["ensembles"], sampler.replicas)
+    draft = drafted(posterior, sampler, like, schedule, settings, keys)
+    parts = parts_of(draft)
+    state = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0] // parts, *x.shape[1:]), x.dtype), draft.state)
+    arguments = (posterior.data, state, loop.split_keys(keys, parts)[0], 0, 1, 0, False)
+    return draft, loop.Traced(segment_of(draft), arguments, draft.total).begin()
+
+
+def continued(
+    draft: Job, traced: loop.Traced, posterior: Posterior, sampler: Sampler, init: Positions, settings: Record
+) -> Job:
+    """The job whose draft is being compiled, in other coordinates, and at starts that were found meanwhile."""
+    traced.replace(*((white.centre, white.root) for white in (draft.posterior, posterior)))  # type: ignore[attr-defined]
+    positions = starts_of(posterior, init, draft.keys.start)
+    return started(draft._replace(posterior=posterior), sampler, positions, settings)._replace(traced=traced)
 
 
 class SamplingProgram:
@@ -32,10 +83,9 @@ class SamplingProgram:
 
     Args:
         job: the run, at its start.
-        chunk: the most draws that a segment may make.
     """
 
-    def __init__(self, job: Job, chunk: int):
+    def __init__(self, job: Job):
         self.job, s = job, job.settings
         self.name, self.iteration, self.total = s["sampler"].get("sampler", "sampling"), 0, job.total
         self.seconds, self.rate = 0.0, 0.0
@@ -43,25 +93,14 @@ class SamplingProgram:
         shorter = s.get("plan", {}).get("shorter", 0.0)  # a run that turned out to have too few effective draws
         self.costs = {"mode": planning, "trace": 0.0, "compile": 0.0, "adaptation": shorter, "sampling": 0.0}
         self.acceptance: float | None = None
-        # Independent ensembles run side by side, each in a thread of its own. Chains that are no ensembles are batched.
-        self.parts = s["ensembles"] if job.sampler.replicas > 1 and not job.posterior.streamed else 1
+        self.parts = parts_of(job)
         self.threads = ThreadPoolExecutor(self.parts)
         self.keys = loop.split_keys(job.keys, self.parts)
         self.states = self._split(job.state)
         variables = [a for a in job.arrays if a.group == "posterior"]
         self.names = [a.name for a in variables]
         self.moments = RunningMoments(self.names, [(s["chains"], *a.shape) for a in variables])
-        self.slots = min(chunk, max(1, s["segment"] // s["thin"]))
-        self.segment = loop.build(
-            job.posterior,
-            job.sampler,
-            job.schedule,
-            batch_size=s["batch_size"],
-            replace=s["replace"],
-            chains=s["ensembles"] // self.parts,
-            thin=s["thin"],
-            slots=self.slots,
-        )
+        self.slots = slots_of(job)
         self.watch = Watch(job)
         self.show: Progress = silent  # told about compiling, which the driver cannot see
         self.compiled: Any = None  # made before the first segment, so that no segment's time includes it
@@ -117,12 +156,12 @@ class SamplingProgram:
         recording = begin >= s["warmup"]
         arguments = (begin, end, origin, recording)
         if self.compiled is None:
-            began = time.perf_counter()
             self.show(Status(self.iteration / self.total, "compiling"))
-            traced = loop.Traced(self.segment, (data, self.states[0], self.keys[0], *arguments), self.total)
+            given = (data, self.states[0], self.keys[0], *arguments)
+            traced = self.job.traced or loop.Traced(segment_of(self.job), given, self.total)
             ready = time.perf_counter()
             self.compiled = traced.program
-            self.costs["trace"] += ready - began
+            self.costs["trace"] += traced.seconds
             self.costs["compile"] += time.perf_counter() - ready
             self.show(self.status())
         began = time.perf_counter()

@@ -21,7 +21,7 @@ from hamcmc.inference.arguments import (
     starting_at,
     warmup_of,
 )
-from hamcmc.inference.auto import Prepared, planned_before, say_plan
+from hamcmc.inference.auto import Prepared, planned, planned_before, say_plan
 from hamcmc.inference.auto import prepare as automatic
 from hamcmc.inference.display import displayed
 from hamcmc.inference.driver import drive
@@ -36,7 +36,7 @@ from hamcmc.inference.job import (
     x64,
 )
 from hamcmc.inference.plan import DRAWS, FIRST_DRAWS, Plan, longer
-from hamcmc.inference.program import SamplingProgram
+from hamcmc.inference.program import SamplingProgram, compiled_ahead, continued
 from hamcmc.inference.progress import Progress, silent
 from hamcmc.inference.tune import budget_for, tune
 from hamcmc.samplers.base import Sampler
@@ -147,7 +147,8 @@ def sample(
         iterations = (count if counted else FIRST_DRAWS) * thin
         asked |= {"iterations": iterations, "counted": counted, "progress": progress}
         prepared = automatic(posterior, init, options=options, **asked)
-        say_plan(prepared.plan, progress)
+        if prepared.search is None:  # otherwise the plan is not complete
+            say_plan(prepared.plan, progress)
         posterior, sampler, options = prepared.posterior, prepared.plan.sampler, prepared.plan.options
         init, ensembles, batch_size = Positions(prepared.starts), prepared.plan.ensembles, prepared.plan.batch_size
         count = prepared.plan.num_samples if num_samples is None else count
@@ -179,9 +180,18 @@ def sample(
         check_free(Path(out), overwrite=overwrite)  # before tuning, which may take a while
     if isinstance(step_size, str):
         made, step_size, settings = tuned(posterior, made, name, init, settings, options, progress)
-    job = prepare(posterior, made, init, schedules.as_schedule(step_size), settings)
-    if prepared is not None:
-        job = job._replace(kept=prepared.arrays)
+    schedule = schedules.as_schedule(step_size)
+    if prepared is not None and prepared.search is not None:
+        draft, traced = compiled_ahead(prepared.posterior, made, prepared.starts[0], schedule, settings)
+        prepared = prepared.search()
+        say_plan(prepared.plan, progress)
+        settings |= planned(prepared.plan, prepared.sampler, warmup, num_samples)
+        settings["plan"] |= prepared.account
+        posterior, init = prepared.posterior, Positions(prepared.starts)
+        job = continued(draft, traced, posterior, prepared.sampler, init, settings)
+    else:
+        job = prepare(posterior, made, init, schedule, settings)
+    job = job._replace(kept=prepared.arrays if prepared else {})
     found = begin(job, out, overwrite, checkpoint_seconds, progress)
     if prepared is None or given_thin is not None:
         return found
@@ -190,9 +200,8 @@ def sample(
         say_plan(plan, progress)
         made = samplers.build(plan.sampler, posterior, **plan.options)
         spent = sum(found.meta["costs"].values()) - found.meta["costs"]["mode"]
-        settings |= {"plan": plan._asdict() | prepared.account | {"shorter": spent}, "thin": plan.thin}
-        settings |= {"warmup": warmup_of(made, warmup), "options": storable(plan.options)}
-        settings |= {"num_samples": plan.num_samples} if num_samples is None else {}
+        settings |= planned(plan, made, warmup, num_samples) | {"thin": plan.thin}
+        settings["plan"] |= prepared.account | {"shorter": spent}
         job = prepare(posterior, made, init, job.schedule, settings)._replace(kept=prepared.arrays)
         found, runs = begin(job, out, True, checkpoint_seconds, progress), runs + 1
     return found
@@ -283,7 +292,7 @@ def run(
     written = None if checkpoint is None else checkpoint.meta["draws"]
     draws = Draws.open(store, job.arrays, job.settings["chains"], job.settings["num_samples"], written=written)
     recorder = Recorder(draws, directory)
-    with SamplingProgram(job, draws.chunk) as program:
+    with SamplingProgram(job) as program:
         program.show = progress if callable(progress) else silent
         if checkpoint is not None:
             program.unpack(checkpoint.arrays, checkpoint.meta)

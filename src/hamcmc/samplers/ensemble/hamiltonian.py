@@ -40,6 +40,8 @@ class HamiltonianState(NamedTuple):
         pace: time step and path length.
         step: the number of transitions made.
         leapfrogs: the number of gradients that each replica has evaluated.
+        adapt: the number of transitions in which the ensemble learns. It is here, and not in the compiled program, so
+            that one program serves warm-ups of all lengths.
     """
 
     position: PyTree
@@ -49,6 +51,7 @@ class HamiltonianState(NamedTuple):
     pace: Pace
     step: Int[Array, ""]
     leapfrogs: Int[Array, ""]
+    adapt: Int[Array, ""]
 
 
 class HamiltonianInfo(NamedTuple):
@@ -99,7 +102,7 @@ def ensemble_hmc(
 
     A transition draws momenta p ~ N(0, I), follows the dynamics by L leapfrog steps of size h, and accepts where it
     arrives with the Metropolis probability. It is exact at every h. All replicas take the same L, a jittered share of
-    the path length. In the first `adapt` steps the ensemble learns
+    the path length between its half and the whole. In the first `adapt` steps the ensemble learns
 
     * the metric G, the geometric mean of the covariance of the positions and the inverse covariance of the gradients,
       which is right long before the replicas have spread over the posterior;
@@ -145,7 +148,7 @@ def ensemble_hmc(
         # The density and the gradient of the start are not known before the first transition, which stays where it is.
         unknown, zeros = jnp.full(count, -jnp.inf, x.dtype), jnp.zeros_like(x)
         mass, pace = identity(x.shape[1], x.dtype, dense), paces.start(x.shape[1], x.dtype)
-        return HamiltonianState(position, unknown, zeros, mass, pace, none, none)
+        return HamiltonianState(position, unknown, zeros, mass, pace, none, none, jnp.full((), warmup, jnp.int32))
 
     def step(key, state: HamiltonianState, minibatch: PyTree, step_size) -> tuple[HamiltonianState, HamiltonianInfo]:
         x, restore = flattened(state.position)
@@ -154,12 +157,13 @@ def ensemble_hmc(
             values, grads = each(restore(flat), minibatch)
             return values, flattened(grads)[0]
 
-        learning, moving = state.step < warmup, state.step > 0
+        adapt = state.adapt
+        learning, moving = state.step < adapt, state.step > 0
         h, path = state.pace.now(learning)
         h = (h * jnp.sqrt(2 * step_size)).astype(x.dtype)
         care = careful(state.step, state.pace.rough)
         share = (1 + van_der_corput(state.step + 1, x.dtype)) / 2
-        most = jnp.where(state.step < warmup // 8, MOST_AT_FIRST, MOST_STEPS)
+        most = jnp.where(state.step < adapt // 8, MOST_AT_FIRST, MOST_STEPS)
         steps = jnp.where(
             moving, jnp.clip(jnp.ceil(share * path / (h * jnp.maximum(care, MOST_CARE))), 1, most), 1
         ).astype(jnp.int32)
@@ -172,16 +176,16 @@ def ensemble_hmc(
         )
         log_density = jnp.where(accept, made.log_density, state.log_density)
 
-        mass, renewed = observe(state.mass, x_new, grad, state.step, warmup)
-        early = state.step < warmup // 3
+        mass, renewed = observe(state.mass, x_new, grad, state.step, adapt)
+        early = state.step < adapt // 3
         observed = jnp.where(early, harmonic_mean(made.chance), jnp.mean(made.chance))
         slope = share * path * path_slope(x, made, state.mass)
         hopeless = jnp.mean((made.chance < HOPELESS).astype(x.dtype))
-        pace = paces.learned(state.pace, observed, hopeless, slope, wanted, state.step, warmup)
+        pace = paces.learned(state.pace, observed, hopeless, slope, wanted, state.step, adapt)
         pace = jax.tree.map(lambda a, b: jnp.where(renewed, a, b), paces.restarted(pace, x.shape[1], state.step), pace)
         pace = jax.tree.map(lambda a, b: jnp.where(learning & moving & (care == 1), a, b), pace, state.pace)
         info = HamiltonianInfo(jnp.mean(made.chance), h * care, path, steps)
-        after = (restore(x_new), log_density, grad, mass, pace, state.step + 1, state.leapfrogs + steps)
+        after = (restore(x_new), log_density, grad, mass, pace, state.step + 1, state.leapfrogs + steps, adapt)
         return HamiltonianState(*after), info
 
     settings = {

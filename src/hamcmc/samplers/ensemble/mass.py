@@ -10,8 +10,8 @@ from jaxtyping import Array, Bool, Float
 
 from hamcmc.samplers.ensemble.metric import RIDGE
 
-FIRST_RENEWAL, GROWTH = 10, 1.35  # the metric is renewed at steps 10, 13, 18, …
-LAST_RENEWAL = 0.9  # of the warm-up; the rest is for the time step
+RENEWALS = (10 * 1.35 ** np.arange(40)).astype(np.int32)  # steps at which the metric is renewed: 10, 13, 18, …
+LAST_RENEWAL = 90  # per cent of the warm-up; the rest is for the time step
 REACH = 3.0  # times the median distance, beyond which a replica is drawn nearer
 MEMORY = 12  # steps that the metric of the start is worth
 
@@ -57,18 +57,14 @@ def identity(dimension: int, kind: Any, dense: bool) -> Mass:
     return Mass(ones, eye, eye, eye, eye)
 
 
-def renewals(adapt: int) -> np.ndarray:
-    """The steps at which the metric is renewed: often at first, when each renewal makes the next steps better."""
-    last, found = max(1, int(LAST_RENEWAL * adapt)), []
-    step = float(min(FIRST_RENEWAL, last))
-    while step < last:
-        found.append(int(step))
-        step *= GROWTH
-    return np.unique([*found, last])
+def renewed_at(step: Array, adapt: Array) -> Bool[Array, ""]:
+    """Whether the metric is renewed at a step: often at first, when each renewal makes the next steps better."""
+    last = jnp.maximum(1, adapt * LAST_RENEWAL // 100)
+    return (jnp.any(step == RENEWALS) & (step < last)) | (step == last)
 
 
 def observe(
-    mass: Mass, x: Float[Array, "replica D"], g: Float[Array, "replica D"], step: Array, adapt: int
+    mass: Mass, x: Float[Array, "replica D"], g: Float[Array, "replica D"], step: Array, adapt: Array
 ) -> tuple[Mass, Bool[Array, ""]]:
     """What is known after one more step, and whether the metric was renewed. After `adapt` steps nothing changes.
 
@@ -87,7 +83,7 @@ def observe(
 
     positions, gradients = mixed(mass.positions, x, mass.whiten), mixed(mass.gradients, g, mass.pull)
     mass = mass._replace(positions=positions, gradients=gradients)
-    due = jnp.any(step == jnp.asarray(renewals(adapt)))
+    due = renewed_at(step, adapt)
 
     def turn(i: Any, old: tuple) -> tuple:
         # The barrier ties the matrices to the turn; without it the compiler would take their roots at every step.

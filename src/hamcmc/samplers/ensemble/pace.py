@@ -63,7 +63,7 @@ def learned(
     slope: Float[Array, ""],
     wanted: float,
     step: Int[Array, ""],
-    adapt: int,
+    adapt: Int[Array, ""],
 ) -> Pace:
     """The pace after a transition of warm-up.
 
