@@ -267,9 +267,10 @@ class TestBlock:
     @pytest.mark.parametrize(
         ("old", "new"),
         [
-            ("v @ (a - f.gamma * b)", "v @ (a + f.gamma * b)"),
-            ("- gram[m:, m:] @ (u @ a)", "+ gram[m:, m:] @ (u @ a)"),
+            ("a - f.gamma * b,", "a + f.gamma * b,"),
+            ("- u_a @ gram[m:, m:]", "+ u_a @ gram[m:, m:]"),
             ("z - jnp.sqrt(f.gamma)", "z + jnp.sqrt(f.gamma)"),
+            ("u_a = a @ u.T", "u_a = a @ u"),
             ("dual = weights @ inverse(crossed)", "dual = weights"),
             ("1 / jnp.sqrt(jnp.where(kept, values, 1))", "1 / jnp.where(kept, values, 1)"),
             ("jnp.maximum(values, m)", "jnp.abs(values) / 2"),

@@ -55,12 +55,50 @@ def test_broken_draws_are_noticed():
     with (
         mutant(
             "target/importance.py",
-            'jnp.searchsorted(self.last, drawn_ticks(key, iteration, batch_size), method="scan_unrolled")',
-            "drawn_ticks(key, iteration, batch_size) % 7",
+            "self._guide.rows(self.last, drawn_ticks(key, iteration, batch_size))",
+            "(drawn_ticks(key, iteration, batch_size) % 7).astype(jnp.int32)",
         ) as package,
         pytest.raises(AssertionError, match="drawn"),
     ):
         check_frequencies(package, 3)
+
+
+def check_guide(package):
+    """The row of a tick is what a search among all rows finds, also at the edges of rows and of buckets."""
+    rng = np.random.default_rng(0)
+    uneven = [rng.gamma(shape, size=n) + 1e-9 for n, shape in ((1, 1), (2, 1), (3, 1), (1000, 1), (1025, 0.01))]
+    found = package.target.importance
+    for p in [*map(found.probabilities, uneven), *(x / x.sum() for x in uneven), np.array([1 - 2e-12, 1e-12, 1e-12])]:
+        last = (np.cumsum(found._ticks(p)) - 1).astype(np.uint32)
+        buckets = (np.arange(4096) << 20).astype(np.uint32)
+        ticks = np.concatenate([last, last[:-1] + 1, buckets, buckets - 1, rng.integers(0, 2**32, 5000, np.uint32)])
+        rows = jax.jit(found.Guide.of(last).rows)(last, ticks)
+        assert_array_equal(rows, np.searchsorted(last, ticks), f"{len(p)} rows")
+
+
+def test_the_guide_finds_the_row_of_every_tick():
+    check_guide(hamcmc)
+
+
+@pytest.mark.parametrize(
+    ("line", "broken"),
+    [
+        ("row + (2**power - 1)", "row + 2**power"),
+        ("np.cumsum(ends) - ends", "np.cumsum(ends)"),
+        ("max(STEPS, int(ends.max()).bit_length())", "STEPS"),
+        ("ahead < ticks", "ahead <= ticks"),
+    ],
+)
+def test_a_broken_guide_is_noticed(line, broken):
+    with mutant("target/importance.py", line, broken) as package, pytest.raises(AssertionError, match="rows"):
+        check_guide(package)
+
+
+def test_the_usual_steps_are_enough_for_our_own_probabilities():
+    for size in (3, 1000, 1023, 1024):
+        scores = np.where(np.arange(size) % 50 == 0, 1.0, 0.0)
+        last = (np.cumsum(importance._ticks(importance.probabilities(scores))) - 1).astype(np.uint32)
+        assert importance.Guide.of(last).steps == importance.STEPS
 
 
 @pytest.mark.parametrize("batch_size", [1, 5])

@@ -52,8 +52,8 @@ class Factor(NamedTuple):
 class Direction(NamedTuple):
     """Coefficients of ``H g`` and ``S z`` over (s_1 … s_m, y_1 … y_m), and γ for their part along g and z."""
 
-    drift: Float[Array, " n"]
-    noise: Float[Array, " n"]
+    drift: Float[Array, "*k n"]
+    noise: Float[Array, "*k n"]
     gamma: Float[Array, ""]
 
 
@@ -203,16 +203,20 @@ def block_factor(
 
 
 def block_direction(
-    f: Block, gram: Float[Array, "n n"], along_g: Float[Array, " n"], along_z: Float[Array, " n"], z: Float[Array, " m"]
+    f: Block,
+    gram: Float[Array, "n n"],
+    along_g: Float[Array, "*k n"],
+    along_z: Float[Array, "*k n"],
+    z: Float[Array, "*k m"],
 ) -> Direction:
-    """``H g`` and ``V z' + √γ P z``, as :func:`direction` gives them; `z` is z'."""
-    m = f.weights.shape[0]
-    v, u = f.weights, f.dual
-    a = v.T @ along_g[:m]  # Vᵀg
-    b = u.T @ (along_g[m:] - gram[m:, m:] @ (u @ a))  # Uᵀ Pᵀg
-    drift = jnp.concatenate([v @ (a - f.gamma * b), -f.gamma * (u @ a)])
-    noise = v @ (z - jnp.sqrt(f.gamma) * (u.T @ along_z[m:]))
-    return Direction(drift, jnp.concatenate([noise, jnp.zeros_like(noise)]), f.gamma)
+    """``H g`` and ``V z' + √γ P z``, as :func:`direction` gives them; `z` is z'. Many vectors may stand in rows."""
+    v, u, m = f.weights, f.dual, len(f.weights)
+    a = along_g[..., :m] @ v  # Vᵀg
+    u_a = a @ u.T
+    b, of_z = jnp.stack([along_g[..., m:] - u_a @ gram[m:, m:], along_z[..., m:]]) @ u  # Uᵀ Pᵀg and Uᵀz
+    drift, noise = jnp.stack([a - f.gamma * b, z - jnp.sqrt(f.gamma) * of_z]) @ v.T
+    drift = jnp.concatenate([drift, -f.gamma * u_a], -1)
+    return Direction(drift, jnp.concatenate([noise, jnp.zeros_like(noise)], -1), f.gamma)
 
 
 def block_root(f: Block, gram: Float[Array, "n n"]) -> Float[Array, "m m"]:

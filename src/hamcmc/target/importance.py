@@ -20,6 +20,7 @@ from hamcmc.target.posterior import Posterior
 from hamcmc.target.view import View
 
 UNIFORM = 0.3  # share of the draws that ignore the scores
+STEPS = int(2 / UNIFORM + 1).bit_length()  # of the search for a row: a bucket is at most as wide as two average rows
 TICKS = 2**32  # probabilities are multiples of its inverse, so that integer arithmetic draws them exactly
 DRAWS = (4, 32)  # of the Laplace approximation at which rows are compared, at least and at most
 WORK = 2**30  # rows · parameters · draws
@@ -46,7 +47,8 @@ class Importance(View):
     def __init__(self, plain: Posterior, probabilities: np.ndarray):
         super().__init__(plain)
         ticks = _ticks(probabilities)
-        self.last = jnp.asarray((np.cumsum(ticks) - 1).astype(np.uint32))  # the last tick of each row
+        last = (np.cumsum(ticks) - 1).astype(np.uint32)
+        self.last, self._guide = jnp.asarray(last), Guide.of(last)  # the last tick of each row, and where to look
         weights = (1 / (plain.size * (ticks / TICKS))).astype(np.float32 if not _x64() else np.float64)
         self.data = Weighted(plain.data, weights if plain.streamed else jnp.asarray(weights))
         self.settings = {**plain.settings, "rows": "importance"}
@@ -68,9 +70,7 @@ class Importance(View):
 
     def minibatch_indices(self, key: Array, iteration: Array, batch_size: int, replace: bool) -> Array:
         """One row from each of n equally probable ranges of rows. `replace` plays no part."""
-        # Unrolled, the steps of the search are one pass over the ticks; as a loop, each is several passes.
-        found = jnp.searchsorted(self.last, drawn_ticks(key, iteration, batch_size), method="scan_unrolled")
-        return found.astype(jnp.int32)
+        return self._guide.rows(self.last, drawn_ticks(key, iteration, batch_size))
 
     def some_rows(self, key: Array, count: int) -> np.ndarray:
         """The same rows, on the host."""
@@ -82,6 +82,41 @@ class Importance(View):
         digest = hashlib.sha256(self.plain.checksum().encode())
         digest.update(np.asarray(self.last).view(np.uint8).data)
         return digest.hexdigest()
+
+
+class Guide(NamedTuple):
+    """A table with which the row of a tick is found in a few steps, where a search among all rows takes log₂ N.
+
+    Ticks fall into equal buckets, one for each row or two. The share of uniform draws bounds how many rows end in a
+    bucket, and so it takes STEPS to find the right one of them. Probabilities without such a share may take more.
+
+    Attributes:
+        first: for each bucket, the row of its first tick.
+        shift: a tick without its last so many bits is the number of its bucket.
+        steps: of the search in a bucket.
+    """
+
+    first: Array
+    shift: int
+    steps: int
+
+    @classmethod
+    def of(cls, last: np.ndarray) -> "Guide":
+        """The table for rows with these last ticks."""
+        bits = max(1, len(last).bit_length() - 1)
+        shift = 32 - bits
+        ends = np.bincount(last >> np.uint32(shift), minlength=2**bits)
+        # At least STEPS, so that data of the same size have the same program.
+        steps = max(STEPS, int(ends.max()).bit_length())
+        return cls(jnp.asarray((np.cumsum(ends) - ends).astype(np.int32)), shift, steps)
+
+    def rows(self, last: Array, ticks: Array) -> Array:
+        """The row of each tick, which is the first one whose last tick is not below it."""
+        row = self.first[(ticks >> np.uint32(self.shift)).astype(jnp.int32)]
+        for power in reversed(range(self.steps)):
+            ahead = jnp.take(last, row + (2**power - 1), mode="clip")
+            row = jnp.where(ahead < ticks, row + 2**power, row)
+        return row
 
 
 def require_uniform(posterior: Posterior, what: str) -> None:

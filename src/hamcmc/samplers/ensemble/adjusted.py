@@ -157,7 +157,7 @@ def log_proposal_ratio(r: Resting, u: PyTree, noise: PyTree, step_size: Scalar) 
     u, noise = multiply(u, r.root), divide(noise, r.root)
     along = curvature.inner(r.basis, u).T  # (replica, 2m)
     zeros = jnp.zeros_like(along)
-    h = jax.vmap(lambda a, b: curvature.block_direction(f, r.gram, a, b, b[:m]))(along, zeros).drift
+    h = curvature.block_direction(f, r.gram, along, zeros, zeros[:, :m]).drift
     k = base_noise(r, step_size)
     e = ((along[:, :m] @ f.weights) * (1 / span_noise(f, step_size) - 1 / k)) @ f.dual.T  # coefficients over the y
     of_noise = rows(noise, u) / k + jnp.sum(curvature.inner(r.basis, noise).T[:, m:] * e, 1)

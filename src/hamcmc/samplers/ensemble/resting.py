@@ -171,15 +171,15 @@ def displacement(
     z = space.normal(key, g)
     scaled = multiply(g, r.root)
     squares = row_squares(scaled)
-    products = [curvature.inner(r.basis, scaled), curvature.inner(r.basis, z), squares[None]]
-    along = space.total(jnp.concatenate(products))
-    n = r.gram.shape[0]
-    along_g, along_z, squares = along[:n].T, along[n : 2 * n].T, along[2 * n]
+    products = curvature.inner(jax.tree.map(lambda *x: jnp.concatenate(x), scaled, z), r.basis)
+    fused = space.total(jnp.append(products, squares))
+    along_g, along_z = fused[: products.size].reshape(2, len(squares), -1)
+    squares = fused[products.size :]
     if isinstance(r.factor, curvature.Block):
-        shape = (along_z.shape[0], r.gram.shape[0] // 2)
+        shape = (len(squares), r.gram.shape[0] // 2)
         extra = jnp.sqrt(span_noise(r.factor, step_size)) * normal(own, shape, r.gram.dtype)
         along_z = jnp.sqrt(base_noise(r, step_size)) * along_z
-        d = jax.vmap(lambda a, b, e: curvature.block_direction(r.factor, r.gram, a, b, e))(along_g, along_z, extra)
+        d = curvature.block_direction(r.factor, r.gram, along_g, along_z, extra)
     else:
         d = jax.vmap(lambda a, b: curvature.direction(r.factor, r.gram, a, b))(along_g, along_z)
     gamma, root = r.factor.gamma, jnp.sqrt(2 * step_size)
