@@ -57,7 +57,7 @@ class Batches:
 
     def _read(self, begin: int) -> PyTree:
         indices = np.asarray(self._indices(begin))
-        return jax.tree.map(lambda x: jnp.asarray(disk.rows(x, indices)), self._posterior.data)
+        return jax.tree.map(lambda x: disk.on_device(disk.rows(x, indices)), self._posterior.data)
 
 
 def _indices(

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import jax
 import numpy as np
+from jax import Array
 
 WORKERS = min(4, os.cpu_count() or 1)  # chunks that are read and computed side by side; more hold more memory
 
-ALIGNMENT = 64  # bytes
+ALIGNMENT = 64  # bytes; JAX computes in place on an array that begins at a multiple, and copies all others
 
 
 class CutShort(OSError):
@@ -19,8 +21,9 @@ class CutShort(OSError):
 
 
 def rows(x: Any, which: slice | np.ndarray) -> np.ndarray:
-    """Rows of an array, in memory.
+    """Rows of an array.
 
+    A slice of rows that stand together is a view and no copy.
     The system is told what to expect of a memory map: all of a slice at once, and single rows where `which` has
     indices. It would otherwise read 128 KiB around each of them.
 
@@ -29,21 +32,36 @@ def rows(x: Any, which: slice | np.ndarray) -> np.ndarray:
             beyond the end of a file would end the process without a word.
     """
     held = mapping(x)
-    if held is None:
-        return np.array(x[which])
-    require_whole(x)
     if isinstance(which, slice):
-        part = x[which]
-        if part.flags.c_contiguous and part.size:
+        part = np.asarray(x[which])
+        if held is None:
+            return part
+        require_whole(x)
+        if not part.flags.c_contiguous:
+            return aligned(part)
+        if part.size:
             begin = part.ctypes.data - np.frombuffer(held, np.uint8).ctypes.data
             begin, end = begin - begin % mmap.PAGESIZE, begin + part.nbytes
             _advise(held, "MADV_WILLNEED", begin, end - begin)
-        return aligned(part)
+        return part
+    if held is None:
+        return np.asarray(x[which])
+    require_whole(x)
     _advise(held, "MADV_RANDOM", 0, len(held))
     try:
         return np.asarray(x[which])
     finally:
         _advise(held, "MADV_NORMAL", 0, len(held))
+
+
+def on_device(x: np.ndarray) -> Array:
+    """The array as one of JAX, which is a view where it is aligned. Nobody may write to it from now on."""
+    return jax.device_put(x, may_alias=True)
+
+
+def whole(length: int) -> int:
+    """The largest number of rows up to `length` after which rows of any type are aligned again."""
+    return length - length % ALIGNMENT if length > ALIGNMENT else length
 
 
 def aligned(x: np.ndarray) -> np.ndarray:

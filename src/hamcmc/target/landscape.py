@@ -119,7 +119,7 @@ def in_memory(posterior: Posterior, seed: int, largest: int = 2**28) -> PyTree:
         return posterior.data
     per_row = sum(np.asarray(x[:1]).nbytes for x in tree_leaves(posterior.data))
     rows = np.random.default_rng(seed).choice(posterior.size, min(posterior.size, largest // per_row), replace=False)
-    return jax.tree.map(lambda x: jnp.asarray(disk.rows(x, np.sort(rows))), posterior.data)
+    return jax.tree.map(lambda x: disk.on_device(disk.rows(x, np.sort(rows))), posterior.data)
 
 
 def _eigen(product, x: Array, _seed: int) -> tuple[Array, Array]:

@@ -76,7 +76,8 @@ class Passes:
         widest = max([self.dimension, *(int(np.prod(x.shape[1:])) for x in leaves)])
         chunk = min(posterior.size, max(1, min(MOST_ROWS, CHUNK // widest)))
         self._tiles = max(1, -(-chunk * widest // TILE))  # of a chunk, for gradients
-        self.chunk = self._tiles * -(-chunk // self._tiles)
+        tile = -(-chunk // self._tiles)
+        self.chunk = self._tiles * (tile if chunk == posterior.size else disk.whole(tile))
         most = max(1, BLOCK // (max(1, self.chunk) * self.dimension))  # basis vectors at once
         self._block = -(-self.dimension // -(-self.dimension // most))  # blocks of about equal size waste no work
         self._sums, self._second, self._products = map(jit, (self._first, self._hessian, self._along))
@@ -191,7 +192,11 @@ class Passes:
             return self.posterior.data, jnp.asarray(place if at.rows is None else at.rows[place], jnp.int32), weights
         taken = slice(at.start, at.stop)  # chosen rows are read in the order in which they are on disk
         taken = taken if at.rows is None else np.sort(at.rows[taken])
-        return jax.tree.map(lambda x: _padded(disk.rows(x, taken), self.chunk), self.posterior.data), None, weights
+
+        def read(x: np.ndarray) -> Array:
+            return disk.on_device(_padded(disk.rows(x, taken), self.chunk))
+
+        return jax.tree.map(read, self.posterior.data), None, weights
 
     # --- what is compiled ---
 

@@ -139,7 +139,7 @@ class Posterior(Target):
     def part(self, start: int, length: int) -> PyTree:
         """So many rows of the data in succession, or as many as there are from `start` on."""
         rows = slice(start, start + length)
-        return jax.tree.map(lambda x: jnp.asarray(disk.rows(x, rows)) if self.streamed else x[rows], self.data)
+        return jax.tree.map(lambda x: disk.on_device(disk.rows(x, rows)) if self.streamed else x[rows], self.data)
 
     @cached_property
     def _prior_value_and_grad(self) -> Callable:
