@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -71,6 +72,14 @@ def aligned(x: np.ndarray) -> np.ndarray:
     found = room[begin : begin + x.nbytes].view(x.dtype).reshape(x.shape)
     found[...] = x
     return found
+
+
+def scratch(length: int, kind: Any, streamed: bool) -> np.ndarray:
+    """Zeros, one for each row: beside streamed data in a file that has no name and vanishes, otherwise in memory."""
+    if not (streamed and length):
+        return np.zeros(length, kind)
+    with tempfile.TemporaryFile(prefix="hamcmc-") as file:
+        return np.memmap(file, kind, "w+", shape=(length,))
 
 
 def mapping(x: Any) -> mmap.mmap | None:
