@@ -16,6 +16,8 @@ WORKERS = min(4, os.cpu_count() or 1)  # chunks that are read and computed side 
 
 ALIGNMENT = 64  # bytes; JAX computes in place on an array that begins at a multiple, and copies all others
 
+GATHERED = 2**22  # bytes of single rows that are read at once
+
 
 class CutShort(OSError):
     """A file became shorter while it was in use. The message names it."""
@@ -50,7 +52,11 @@ def rows(x: Any, which: slice | np.ndarray) -> np.ndarray:
     require_whole(x)
     _advise(held, "MADV_RANDOM", 0, len(held))
     try:
-        return np.asarray(x[which])
+        found, flat = _room((which.size, *x.shape[1:]), x.dtype), which.ravel()
+        step = max(1, GATHERED * len(x) // max(1, x.nbytes))
+        for start in range(0, len(flat), step):
+            found[start : start + step] = x[flat[start : start + step]]
+        return found.reshape(*which.shape, *x.shape[1:])
     finally:
         _advise(held, "MADV_NORMAL", 0, len(held))
 
@@ -67,11 +73,17 @@ def whole(length: int) -> int:
 
 def aligned(x: np.ndarray) -> np.ndarray:
     """A copy that begins where JAX wants arrays to begin, so that it computes on this copy and makes no other."""
-    room = np.empty(x.nbytes + ALIGNMENT, np.uint8)
-    begin = -room.ctypes.data % ALIGNMENT
-    found = room[begin : begin + x.nbytes].view(x.dtype).reshape(x.shape)
+    found = _room(x.shape, x.dtype)
     found[...] = x
     return found
+
+
+def _room(shape: tuple[int, ...], kind: np.dtype) -> np.ndarray:
+    """An aligned array with nothing in it yet."""
+    size = int(np.prod(shape)) * kind.itemsize
+    room = np.empty(size + ALIGNMENT, np.uint8)
+    begin = -room.ctypes.data % ALIGNMENT
+    return room[begin : begin + size].view(kind).reshape(shape)
 
 
 def scratch(length: int, kind: Any, streamed: bool) -> np.ndarray:
