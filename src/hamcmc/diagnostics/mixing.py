@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 LEAST = 4  # draws per chain below which ESS and R-hat say nothing
-BLOCK = 2**22  # numbers that are looked at together: it bounds the memory
+BLOCK = 2**20  # numbers that are looked at together: it bounds the memory
 
 
 class Mixing(NamedTuple):
