@@ -49,7 +49,10 @@ def test_in_single_precision_with_all_digits(monkeypatch):
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("(place < at.stop).astype", "(place <= at.stop).astype"), ("a.likelihood + b.likelihood", "b.likelihood")],
+    [
+        ("(np.arange(self.chunk) < count)", "(np.arange(self.chunk) <= count)"),
+        ("a.likelihood + b.likelihood", "b.likelihood"),
+    ],
     ids=["a row that only fills up is counted", "the last chunk alone"],
 )
 def test_broken_sums_are_noticed(old, new, monkeypatch):

@@ -104,6 +104,7 @@ class Passes:
             self._prepare(position)
 
     def _prepare(self, position: PyTree) -> None:
+        self._ones: Array | None = None  # of the precision that is set now
         with self._precision():
             kind = jnp.float64 if self.double else None
             self._unravel = ravel_pytree(jax.tree.map(lambda x: jnp.asarray(np.asarray(x), kind), position))[1]
@@ -171,7 +172,7 @@ class Passes:
             return False
         exact, off = np.zeros((2, self.dimension, self.dimension))
         for chunk in chunks[:: -(-len(chunks) // TRIED)]:
-            here, there = (p._of_chunk(p._second, x, chunk, ())[0] for p in (self, self._rough))
+            here, there = (p._of_chunk(p._second, p._at(x), chunk, ())[0] for p in (self, self._rough))
             with quiet():
                 exact -= here.likelihood + here.prior / len(chunks)
                 off += there.likelihood - here.likelihood
@@ -187,7 +188,7 @@ class Passes:
     def _rough(self) -> "Passes":
         """The same sums, in the precision of a session in single precision."""
         twin = copy(self)
-        twin.double, twin._unravel = False, self._to_session
+        twin.double, twin._unravel, twin._ones = False, self._to_session, None
         twin._second = jit(twin._hessian)
         return twin
 
@@ -197,17 +198,23 @@ class Passes:
     def _total(self, program: Callable, x: np.ndarray, rows: np.ndarray | None, given: tuple) -> tuple[Parts, ...]:
         """The program's sums over chunks. The first chunk counts for the prior, which is the same in all of them."""
         found: tuple[Parts, ...] = ()
-        for new in disk.ahead(lambda chunk: self._of_chunk(program, x, chunk, given), self._chunks(rows)):
+        at = self._at(x)
+        for new in disk.ahead(lambda chunk: self._of_chunk(program, at, chunk, given), self._chunks(rows)):
             with quiet():
                 found = tuple(Parts(a.prior, a.likelihood + b.likelihood) for a, b in zip(found, new)) or new
         scale = 1.0 if rows is None else self.posterior.size / len(rows)
         with quiet():
             return tuple(Parts(a.prior, scale * a.likelihood) for a in found)
 
-    def _of_chunk(self, program: Callable, x: np.ndarray, chunk: Places | None, given: tuple) -> tuple[Parts, ...]:
+    def _at(self, x: np.ndarray) -> Array:
+        """A flat position as the programs take it."""
+        with self._precision():
+            return self._device(x)
+
+    def _of_chunk(self, program: Callable, at: Array, chunk: Places | None, given: tuple) -> tuple[Parts, ...]:
         """The program's sums over one chunk, in double precision."""
         with self._precision():  # which is a setting of the thread
-            parts = program(self._device(x), *self._read(chunk), *given)
+            parts = program(at, *self._read(chunk), *given)
             return tuple(Parts(*(np.array(part, np.float64) for part in parts_of)) for parts_of in parts)
 
     def _chunks(self, rows: np.ndarray | None) -> Iterator[Places | None]:
@@ -223,10 +230,9 @@ class Passes:
         """Data, which of their rows to take (None for all of them), and the rows' weights, for a chunk."""
         if at is None:
             return None, None, None
-        place = np.arange(at.start, at.start + self.chunk)
-        weights = self._device((place < at.stop).astype(np.float64))
+        weights = self._weights(at.stop - at.start)
         if not self.posterior.streamed:
-            place = np.minimum(place, at.stop - 1)
+            place = np.minimum(np.arange(at.start, at.start + self.chunk), at.stop - 1)
             return self.posterior.data, jnp.asarray(place if at.rows is None else at.rows[place], jnp.int32), weights
         taken = slice(at.start, at.stop)  # chosen rows are read in the order in which they are on disk
         taken = taken if at.rows is None else np.sort(at.rows[taken])
@@ -235,6 +241,14 @@ class Passes:
             return disk.on_device(_padded(disk.rows(x, taken), self.chunk))
 
         return jax.tree.map(read, self.posterior.data), None, weights
+
+    def _weights(self, count: int) -> Array:
+        """1 for each of so many rows of a chunk, 0 for those that only fill it up; made once for a full chunk."""
+        if count < self.chunk:
+            return self._device((np.arange(self.chunk) < count).astype(np.float64))
+        if self._ones is None:
+            self._ones = self._device(np.ones(self.chunk))
+        return self._ones
 
     # --- what is compiled ---
 
