@@ -122,7 +122,8 @@ def test_a_failure_surfaces():
 
 @pytest.mark.parametrize("which", [slice(10, 30), np.array([5, 2, 2, 59]), slice(0, 0)], ids=["slice", "rows", "none"])
 @pytest.mark.parametrize("view", [lambda x: x, lambda x: x[100:], lambda x: x[:, 1:], lambda x: x[::2]])
-def test_rows_of_any_view(rows, which, view):
+def test_rows_of_any_view(rows, which, view, monkeypatch):
+    monkeypatch.setattr(disk, "GATHERED", 3 * 4 * D)  # three single rows at once, of four
     x, _, path = rows
     mapped = view(np.load(path, mmap_mode="r"))
     found = disk.rows(mapped, which)

@@ -108,6 +108,9 @@ def test_what_each_row_needs_is_in_a_file_beside_streamed_data(tmp_path):
     key = jax.random.key(2)
     assert_array_equal(there.some_rows(key, 5), here.minibatch_indices(key, jnp.int32(0), 5, False))
     assert there.checksum() == here.checksum()
+    ends = np.asarray(here.last)
+    assert_array_equal(there.found(ends), np.arange(7))  # the last tick of a row is its own
+    assert_array_equal(there.found(ends[:-1] + 1), np.arange(1, 7))
 
 
 def test_a_plain_posterior_draws_as_ever():
