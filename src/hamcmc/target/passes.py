@@ -163,8 +163,8 @@ class Passes:
         """Whether products in single precision are exact enough for a Hessian.
 
         A few chunks are computed in both precisions. Their mean difference E, in coordinates in which their mean
-        Hessian is the identity, bounds the relative error of every curvature, and so of every variance. Most of E is
-        rounding that all chunks together average out, so the true error is smaller. Columns that nearly depend on each
+        Hessian is the identity, estimates the largest relative error of a curvature. Rounding that differs between
+        chunks averages out in the sum of all, so the estimate should be too large. Columns that nearly depend on each
         other make E large.
         """
         chunks = list(self._chunks(rows))
