@@ -7,13 +7,13 @@ map. So it is that search which waits for the disk, and passes over all data the
 there. Columns of a Parquet file are in the page cache when they have been written.
 
 A pass looks at all rows once. Its bandwidth stands beside what NumPy needs to add up all numbers, and for a product
-with a vector in single precision, in one thread; the first of its passes reads the disk, too. Gradients and Hessians
-are in double precision. A Hessian needs 2 D products and sums for each number that it reads and cannot run at the
-bandwidth of the memory.
+with a vector in single precision, in one thread; the first of its passes reads the disk, too. Gradients are in double
+precision. The products of a Hessian are in single precision where a few chunks show that these are exact enough. It
+needs 2 D products and sums for each number that it reads and cannot run at the bandwidth of the memory.
 
-Memory is what the process holds besides the file (RssAnon), at its peak in each phase. It grows with the number of rows
-by a few numbers for each: the response, and the weight and the probability with which a row is drawn, and what is
-needed while these are computed. Compare a million with ten million rows.
+Memory is what the process holds besides files (RssAnon), at its peak in each phase. The responses are on disk, too, and
+so is what is computed for each row: the weight and the probability with which it is drawn are in scratch files. Compare
+a million with ten million rows.
 """
 
 import json
@@ -222,7 +222,7 @@ def opened(folder: Path, rows: int, columns: int, condition: float, responses: P
     """The problem that was made before. No row of it is read: that is for the run to do."""
     x = np.load(next(folder.glob(f"race-{rows}-{columns}-{condition:.0e}.npy")), mmap_mode="r")
     name = f"logistic, {rows:,} × {columns} on disk, condition {condition:.0e}"
-    return Regression(name, x, np.load(responses), np.full(columns, 10.0), "logistic")
+    return Regression(name, x, np.load(responses, mmap_mode="r"), np.full(columns, 10.0), "logistic")
 
 
 def main(folder: Path, rows: int, condition: float, what: str) -> None:

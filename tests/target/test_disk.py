@@ -69,7 +69,7 @@ def test_mode_hessian_and_scores_are_those_from_memory_in_flat_memory(rows, monk
     assert_allclose(found, exact, rtol=1e-3, atol=1e-3 * exact.mean())  # differences of single-precision gradients
     drawn = hamcmc.control_variate(streamed, there, order=2, importance=True)
     assert hamcmc.gradient_noise(drawn, there, rows=500).rows == 500
-    assert max(mapped.asked) == 100
+    assert max(mapped.asked) == 64
 
 
 def test_sums_do_not_depend_on_how_many_chunks_are_under_way(rows, monkeypatch):
@@ -122,12 +122,37 @@ def test_a_failure_surfaces():
 
 @pytest.mark.parametrize("which", [slice(10, 30), np.array([5, 2, 2, 59]), slice(0, 0)], ids=["slice", "rows", "none"])
 @pytest.mark.parametrize("view", [lambda x: x, lambda x: x[100:], lambda x: x[:, 1:], lambda x: x[::2]])
-def test_rows_of_any_view(rows, which, view):
+def test_rows_of_any_view(rows, which, view, monkeypatch):
+    monkeypatch.setattr(disk, "GATHERED", 3 * 4 * D)  # three single rows at once, of four
     x, _, path = rows
     mapped = view(np.load(path, mmap_mode="r"))
     found = disk.rows(mapped, which)
     assert_array_equal(found, view(x)[which])
-    assert not np.shares_memory(found, mapped)
+    together = isinstance(which, slice) and found.size > 0 and mapped.flags.c_contiguous
+    assert np.shares_memory(found, mapped) == together
+
+
+@pytest.mark.parametrize("view", [lambda x: x, lambda x: x[:, 1:], lambda x: x[1:]], ids=["whole", "columns", "odd"])
+def test_chunks_of_a_file_are_computed_on_in_place(rows, monkeypatch, view):
+    """JAX takes them without a copy, and where they are not aligned the sums are the same."""
+    monkeypatch.setattr("hamcmc.target.passes.CHUNK", 3 * 1000)
+    x, y, path = rows
+    mapped = view(np.load(path, mmap_mode="r"))
+    offset = len(x) - len(mapped)
+    log_likelihood = lambda t, row: row["y"] * (row["x"].sum() * t) - jnp.logaddexp(0.0, row["x"].sum() * t)
+    sums = [
+        passes.Passes(hamcmc.Posterior(lambda t: -(t**2), log_likelihood, {"x": a, "y": y[offset:]}), jnp.zeros(()))
+        for a in (mapped, view(x))
+    ]
+    assert sums[0].chunk % disk.ALIGNMENT == 0
+    assert_array_equal(sums[0].hessian(np.ones(1)).total, sums[1].hessian(np.ones(1)).total)
+    if offset == 0 and mapped.flags.c_contiguous:
+        for chunk in sums[0]._chunks(None):
+            with sums[0]._precision():
+                part = sums[0]._read(chunk)[0]["x"]
+            whole = chunk.stop - chunk.start == sums[0].chunk
+            there = mapped[chunk.start : chunk.stop].ctypes.data
+            assert (part.unsafe_buffer_pointer() == there) == whole
 
 
 def test_a_file_that_is_cut_short_is_named(rows):

@@ -49,7 +49,10 @@ def test_in_single_precision_with_all_digits(monkeypatch):
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("(place < at.stop).astype", "(place <= at.stop).astype"), ("a.likelihood + b.likelihood", "b.likelihood")],
+    [
+        ("(np.arange(self.chunk) < count)", "(np.arange(self.chunk) <= count)"),
+        ("a.likelihood + b.likelihood", "b.likelihood"),
+    ],
     ids=["a row that only fills up is counted", "the last chunk alone"],
 )
 def test_broken_sums_are_noticed(old, new, monkeypatch):
@@ -133,3 +136,31 @@ def test_a_function_with_a_reverse_rule_of_its_own():
     square.defvjp(lambda x: (x**2, x), lambda x, g: (2 * x * g,))
     posterior = hamcmc.Posterior(lambda x: -jnp.sum(square(x) * x))
     assert_allclose(hessian.hessian(posterior, jnp.array([1.0, 2.0])), np.diag([6.0, 12.0]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("apart", "rough"), [(1.0, True), (1e-4, False)], ids=["apart", "nearly equal"])
+def test_products_in_single_precision_only_where_they_suffice(apart, rough, monkeypatch):
+    """Two columns that are nearly equal need double precision; the error is that of the worst curvature."""
+    monkeypatch.setattr("hamcmc.target.passes.CHUNK", 3 * 64)
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(64 * passes.MANY - 10, 3)) * SCALES
+    x[:, 1] = x[:, 0] / SCALES[0] + apart * x[:, 1]
+    x = x.astype(np.float32)
+    posterior = hamcmc.Posterior(lambda t: -5e-9 * t @ t, lambda t, row: -jnp.logaddexp(0.0, row @ t), x)
+    sums = passes.Passes(posterior, jnp.zeros(3, jnp.float32))
+    at = sums.rounded(np.array([0.5, -1.0, 0.7]) / SCALES)
+    share = 1 / (1 + np.exp(-x.astype(float) @ at))
+    exact = (x.astype(float) * (share * (1 - share))[:, None]).T @ x.astype(float) + 1e-8 * np.eye(3)
+    root = np.linalg.inv(np.linalg.cholesky(exact))
+
+    def error(program):
+        found = program._total(program._second, at, None, ())[0]
+        return np.linalg.norm(root @ (exact + found.total) @ root.T, 2)
+
+    assert error(sums) < 1e-6
+    assert (error(sums._rough) < passes.ROUGH) == rough
+    assert sums._roughly(at, None) == rough
+    chosen = np.linalg.norm(root @ (exact + sums.hessian(at).total) @ root.T, 2)
+    assert chosen == pytest.approx(error(sums._rough if rough else sums), rel=0.1)
+    assert not sums._roughly(at, np.arange(64 * 10))  # a few chunks are not worth another program
+    assert not sums._roughly(at * (1 + 1e-12), None)  # which single precision has no number for

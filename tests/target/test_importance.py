@@ -55,12 +55,16 @@ def test_broken_draws_are_noticed():
     with (
         mutant(
             "target/importance.py",
-            "self._guide.rows(self.last, drawn_ticks(key, iteration, batch_size))",
-            "(drawn_ticks(key, iteration, batch_size) % 7).astype(jnp.int32)",
+            "return self._guide.rows(jnp.asarray(self.last), ticks)",
+            "return (ticks % 7).astype(jnp.int32)",
         ) as package,
         pytest.raises(AssertionError, match="drawn"),
     ):
         check_frequencies(package, 3)
+
+
+def last_ticks(module, probabilities):
+    return np.concatenate([ends for _, ends, _ in module._ticks(probabilities)]).astype(np.uint32)
 
 
 def check_guide(package):
@@ -68,8 +72,9 @@ def check_guide(package):
     rng = np.random.default_rng(0)
     uneven = [rng.gamma(shape, size=n) + 1e-9 for n, shape in ((1, 1), (2, 1), (3, 1), (1000, 1), (1025, 0.01))]
     found = package.target.importance
-    for p in [*map(found.probabilities, uneven), *(x / x.sum() for x in uneven), np.array([1 - 2e-12, 1e-12, 1e-12])]:
-        last = (np.cumsum(found._ticks(p)) - 1).astype(np.uint32)
+    ours = [found.probabilities(x.copy()) for x in uneven]
+    for p in [*ours, *(x / x.sum() for x in uneven), np.array([1 - 2e-12, 1e-12, 1e-12])]:
+        last = last_ticks(found, p)
         buckets = (np.arange(4096) << 20).astype(np.uint32)
         ticks = np.concatenate([last, last[:-1] + 1, buckets, buckets - 1, rng.integers(0, 2**32, 5000, np.uint32)])
         rows = jax.jit(found.Guide.of(last).rows)(last, ticks)
@@ -97,7 +102,7 @@ def test_a_broken_guide_is_noticed(line, broken):
 def test_the_usual_steps_are_enough_for_our_own_probabilities():
     for size in (3, 1000, 1023, 1024):
         scores = np.where(np.arange(size) % 50 == 0, 1.0, 0.0)
-        last = (np.cumsum(importance._ticks(importance.probabilities(scores))) - 1).astype(np.uint32)
+        last = last_ticks(importance, importance.probabilities(scores))
         assert importance.Guide.of(last).steps == importance.STEPS
 
 
@@ -110,15 +115,45 @@ def test_rows_on_the_host_are_the_same(batch_size):
         np.testing.assert_array_equal(view.some_rows(jax.random.key(3), batch_size), expected)
 
 
-def test_whole_numbers_of_ticks():
-    ticks = importance._ticks(CHANCES)
-    assert ticks.sum() == 2**32
-    assert_allclose(ticks / 2**32, CHANCES, rtol=1e-7)
-    tiny = np.array([1 - 2e-12, 1e-12, 1e-12])
-    assert importance._ticks(tiny).tolist() == [2**32 - 2, 1, 1]
-    for bad in (np.array([0.5, 0.6]), np.array([1.0, 0.0]), np.array([np.nan, 1.0])):
+@pytest.mark.parametrize("block", [1, 3, 2**18])
+def test_whole_numbers_of_ticks(block, monkeypatch):
+    """Rows in blocks have the ticks that all of them would have at once, and none is left without one."""
+    monkeypatch.setattr(importance, "BLOCK", block)
+
+    def ticks(p):
+        ends = np.concatenate([e for _, e, _ in importance._ticks(p)])
+        found = np.concatenate([t for _, _, t in importance._ticks(p)])
+        assert_array_equal(np.cumsum(found) - 1, ends)
+        return found
+
+    assert ticks(CHANCES).sum() == 2**32
+    assert_allclose(ticks(CHANCES) / 2**32, CHANCES, rtol=1e-7)
+    for tiny in (np.array([1 - 2e-12, 1e-12, 1e-12]), np.array([1e-12, 1e-12, 1 - 2e-12])):
+        found = ticks(tiny)
+        assert found.sum() == 2**32
+        assert found.min() >= 1
+        assert found[tiny < 0.5].max() <= 2
+    for bad in (np.array([0.5, 0.6]), np.array([1.0, 0.0]), np.array([np.nan, 1.0]), np.array([1.5, -0.5])):
         with pytest.raises(ValueError, match="probabilities must be above 0 and of sum 1"):
-            importance._ticks(bad)
+            ticks(bad)
+
+
+def test_what_each_row_needs_is_in_a_file_beside_streamed_data(tmp_path):
+    """So that memory does not grow with the number of rows; the numbers are those of data in memory."""
+    rows = np.memmap(tmp_path / "rows", np.float32, "w+", shape=(7,))
+    rows[:] = np.arange(7)
+    streamed = hamcmc.Posterior(lambda m: 0 * m, lambda m, x: -((x - m) ** 2), rows)
+    there, here = (importance.Importance(p, CHANCES) for p in (streamed, few()))
+    assert_array_equal(there.last, here.last)
+    assert_array_equal(there.data.weight, here.data.weight)
+    for per_row in (there.last, there.data.weight):
+        assert isinstance(per_row, np.memmap)
+    key = jax.random.key(2)
+    assert_array_equal(there.some_rows(key, 5), here.minibatch_indices(key, jnp.int32(0), 5, False))
+    assert there.checksum() == here.checksum()
+    ends = np.asarray(here.last)
+    assert_array_equal(there.found(ends), np.arange(7))  # the last tick of a row is its own
+    assert_array_equal(there.found(ends[:-1] + 1), np.arange(1, 7))
 
 
 def test_a_plain_posterior_draws_as_ever():

@@ -17,6 +17,7 @@ from hamcmc.target.posterior import Posterior
 
 AFFORDABLE = 2**31  # data values that may be looked at, over all draws; beyond it random rows stand for all
 SUBSAMPLED = 2**29  # data values that are looked at then
+POOL = 2**26  # bytes of streamed rows from which these are drawn
 PART = 2**22  # data values in one pass
 TOGETHER = 8  # positions whose gradients are computed side by side
 SOME = 8192  # rows on which log-densities are compared
@@ -99,7 +100,7 @@ def _on_some_rows(posterior: Posterior, positions: PyTree, rows: int, seed: int)
     """Gradients on `rows` random rows at each position, with a control variate at the mean of the positions."""
     centre = posterior.constrain(jax.tree.map(lambda x: jnp.mean(x, axis=0), positions))
     around = control_variate(posterior, centre)
-    pool = in_memory(posterior, seed)
+    pool = in_memory(posterior, seed, POOL)
     size = len(jax.tree.leaves(pool)[0])
     count = len(jax.tree.leaves(positions)[0])
 
@@ -114,7 +115,7 @@ def _on_some_rows(posterior: Posterior, positions: PyTree, rows: int, seed: int)
 
         return lax.map(one, (positions, jax.random.split(key, count)))
 
-    return of_all(positions, jax.random.key(seed), pool)
+    return jax.block_until_ready(of_all(positions, jax.random.key(seed), pool))  # which then needs the pool no more
 
 
 def log_densities(posterior: Posterior, positions: PyTree) -> np.ndarray:

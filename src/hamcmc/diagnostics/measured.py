@@ -14,7 +14,7 @@ from hamcmc.diagnostics.identities import Confronted, Draws, confront
 from hamcmc.diagnostics.mixing import Mixing, mixing
 from hamcmc.diagnostics.names import label
 from hamcmc.diagnostics.stein import spread
-from hamcmc.diagnostics.tails import range_error, tail_index, weight_apart
+from hamcmc.diagnostics.tails import in_blocks, range_error, tail_index, weight_apart
 from hamcmc.store.result import StoredRun
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.support import Support, of_leaves
@@ -83,9 +83,9 @@ def measure(result: StoredRun, posterior: Posterior | None, draws: int, seed: in
         "half_chains": 2 * chains * apart,
         "ensembles": result.settings["chains"] // replicas,
         "digits": _digits(result, flat),
-        "tails": tail_index(flat),
+        "tails": in_blocks(tail_index, flat),
         "ranges": range_error(flat, found.ess_tail),
-        "apart": weight_apart(flat),
+        "apart": in_blocks(weight_apart, flat),
         "stuck": stuck_chains(x, found, apart),
         "acceptance": _acceptance(result),
     }

@@ -1,11 +1,21 @@
 """The tails of draws: how heavy they are, whether moments exist, how well quantiles are known, and draws apart."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 SHARE = 0.02  # of the draws, on both sides together, that count as tails
 FEWEST = 20  # draws in the tails that an estimate needs
 NO_VARIANCE = 0.6  # an index above 1/2 means that there is no variance; the estimate has an error of about a tenth
+BLOCK = 2**20  # numbers that are looked at together
 APART, GAP = 3, 4.0  # draws apart from all others, and how much farther they are from the median
+
+
+def in_blocks(of: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
+    """A function of the columns of draws (n, D), a few of them at a time: it bounds the memory."""
+    step = max(1, BLOCK // max(1, len(x)))
+    parts = [of(x[:, k : k + step]) for k in range(0, x.shape[1], step)]
+    return np.concatenate(parts) if parts else of(x)
 
 
 def tail_index(x: np.ndarray) -> np.ndarray:

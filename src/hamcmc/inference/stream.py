@@ -36,7 +36,7 @@ class Batches:
         self._pool = ThreadPoolExecutor(1) if posterior.streamed else None
         self._ahead: dict[int, Future] = {}
         if posterior.streamed:
-            self._indices = _indices(keys, posterior, batch_size or posterior.size, replace, length)
+            self._drawn = _drawn(keys, posterior, batch_size or posterior.size, replace, length)
 
     def __enter__(self) -> Self:
         return self
@@ -56,17 +56,15 @@ class Batches:
         return batches
 
     def _read(self, begin: int) -> PyTree:
-        indices = np.asarray(self._indices(begin))
-        return jax.tree.map(lambda x: jnp.asarray(disk.rows(x, indices)), self._posterior.data)
+        indices = self._posterior.found(np.asarray(self._drawn(begin)))
+        return jax.tree.map(lambda x: disk.on_device(disk.rows(x, indices)), self._posterior.data)
 
 
-def _indices(
-    keys: Keys, posterior: Posterior, batch_size: int, replace: bool, length: int
-) -> Callable[[int], jax.Array]:
-    """Compile ``begin -> indices`` of the minibatches of `length` iterations, (iteration, chain, n)."""
+def _drawn(keys: Keys, posterior: Posterior, batch_size: int, replace: bool, length: int) -> Callable[[int], jax.Array]:
+    """Compile ``begin -> what is drawn`` for the minibatches of `length` iterations, (iteration, chain, n)."""
 
     def chains(t):
         """The minibatches of all chains at iteration t."""
-        return jax.vmap(lambda key: posterior.minibatch_indices(key, t, batch_size, replace))(keys.batch)
+        return jax.vmap(lambda key: posterior.drawn(key, t, batch_size, replace))(keys.batch)
 
     return jit(lambda begin: jax.vmap(chains)(begin + jnp.arange(length)))

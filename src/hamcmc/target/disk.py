@@ -2,16 +2,21 @@
 
 import mmap
 import os
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import jax
 import numpy as np
+from jax import Array
 
 WORKERS = min(4, os.cpu_count() or 1)  # chunks that are read and computed side by side; more hold more memory
 
-ALIGNMENT = 64  # bytes
+ALIGNMENT = 64  # bytes; JAX computes in place on an array that begins at a multiple, and copies all others
+
+GATHERED = 2**22  # bytes of single rows that are read at once
 
 
 class CutShort(OSError):
@@ -19,8 +24,9 @@ class CutShort(OSError):
 
 
 def rows(x: Any, which: slice | np.ndarray) -> np.ndarray:
-    """Rows of an array, in memory.
+    """Rows of an array.
 
+    A slice of rows that stand together is a view and no copy.
     The system is told what to expect of a memory map: all of a slice at once, and single rows where `which` has
     indices. It would otherwise read 128 KiB around each of them.
 
@@ -29,30 +35,63 @@ def rows(x: Any, which: slice | np.ndarray) -> np.ndarray:
             beyond the end of a file would end the process without a word.
     """
     held = mapping(x)
-    if held is None:
-        return np.array(x[which])
-    require_whole(x)
     if isinstance(which, slice):
-        part = x[which]
-        if part.flags.c_contiguous and part.size:
+        part = np.asarray(x[which])
+        if held is None:
+            return part
+        require_whole(x)
+        if not part.flags.c_contiguous:
+            return aligned(part)
+        if part.size:
             begin = part.ctypes.data - np.frombuffer(held, np.uint8).ctypes.data
             begin, end = begin - begin % mmap.PAGESIZE, begin + part.nbytes
             _advise(held, "MADV_WILLNEED", begin, end - begin)
-        return aligned(part)
+        return part
+    if held is None:
+        return np.asarray(x[which])
+    require_whole(x)
     _advise(held, "MADV_RANDOM", 0, len(held))
     try:
-        return np.asarray(x[which])
+        found, flat = _room((which.size, *x.shape[1:]), x.dtype), which.ravel()
+        step = max(1, GATHERED * len(x) // max(1, x.nbytes))
+        for start in range(0, len(flat), step):
+            found[start : start + step] = x[flat[start : start + step]]
+        return found.reshape(*which.shape, *x.shape[1:])
     finally:
         _advise(held, "MADV_NORMAL", 0, len(held))
 
 
+def on_device(x: np.ndarray) -> Array:
+    """The array as one of JAX, which is a view where it is aligned. Nobody may write to it from now on."""
+    return jax.device_put(x, may_alias=True)
+
+
+def whole(length: int) -> int:
+    """The largest number of rows up to `length` after which rows of any type are aligned again."""
+    return length - length % ALIGNMENT if length > ALIGNMENT else length
+
+
 def aligned(x: np.ndarray) -> np.ndarray:
     """A copy that begins where JAX wants arrays to begin, so that it computes on this copy and makes no other."""
-    room = np.empty(x.nbytes + ALIGNMENT, np.uint8)
-    begin = -room.ctypes.data % ALIGNMENT
-    found = room[begin : begin + x.nbytes].view(x.dtype).reshape(x.shape)
+    found = _room(x.shape, x.dtype)
     found[...] = x
     return found
+
+
+def _room(shape: tuple[int, ...], kind: np.dtype) -> np.ndarray:
+    """An aligned array with nothing in it yet."""
+    size = int(np.prod(shape)) * kind.itemsize
+    room = np.empty(size + ALIGNMENT, np.uint8)
+    begin = -room.ctypes.data % ALIGNMENT
+    return room[begin : begin + size].view(kind).reshape(shape)
+
+
+def scratch(length: int, kind: Any, streamed: bool) -> np.ndarray:
+    """Zeros, one for each row: beside streamed data in a file that has no name and vanishes, otherwise in memory."""
+    if not (streamed and length):
+        return np.zeros(length, kind)
+    with tempfile.TemporaryFile(prefix="hamcmc-") as file:
+        return np.memmap(file, kind, "w+", shape=(length,))
 
 
 def mapping(x: Any) -> mmap.mmap | None:

@@ -1,13 +1,18 @@
 """Second derivatives of U = −log p(θ|x) over all data, in flat order of the unconstrained position."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hamcmc import _check
+from hamcmc._compile import jit
 from hamcmc._types import PyTree
+from hamcmc.target import minibatch
 from hamcmc.target.passes import Passes
 from hamcmc.target.posterior import Posterior
 
 BLOCK = 32  # vectors whose products are computed at once
+SHUFFLED = 2**22  # rows up to which NumPy draws some of them, for which it may hold a number for each
 ROUNDS = 6  # each halves the logarithm of the ratio between an assumed scale and the true one
 
 
@@ -79,4 +84,7 @@ def diagonal(
 
 def subsample(rng: np.random.Generator, size: int, count: int) -> np.ndarray:
     """Row numbers drawn without replacement, in random order, so that any first part of them is a sample, too."""
-    return rng.choice(size, count, replace=False)
+    if size <= SHUFFLED:
+        return rng.choice(size, count, replace=False)
+    key = jax.random.key(int(rng.integers(2**31)))
+    return np.asarray(jit(minibatch.permute, static_argnums=2)(key, jnp.arange(count), size))

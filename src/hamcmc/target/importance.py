@@ -5,6 +5,7 @@ draws is uniform, which bounds the weights.
 """
 
 import hashlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -12,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from hamcmc._compile import jit
 from hamcmc._types import PyTree
+from hamcmc.target import disk
 from hamcmc.target.mode import Laplace
 from hamcmc.target.noise import over_rows
 from hamcmc.target.posterior import Posterior
@@ -24,6 +25,7 @@ STEPS = int(2 / UNIFORM + 1).bit_length()  # of the search for a row: a bucket i
 TICKS = 2**32  # probabilities are multiples of its inverse, so that integer arithmetic draws them exactly
 DRAWS = (4, 32)  # of the Laplace approximation at which rows are compared, at least and at most
 WORK = 2**30  # rows · parameters · draws
+BLOCK = 2**18  # rows whose ticks are computed at once
 PROJECTED = 16  # random directions along which residuals are compared: enough for the mean of their squared lengths
 
 
@@ -46,10 +48,12 @@ class Importance(View):
 
     def __init__(self, plain: Posterior, probabilities: np.ndarray):
         super().__init__(plain)
-        ticks = _ticks(probabilities)
-        last = (np.cumsum(ticks) - 1).astype(np.uint32)
-        self.last, self._guide = jnp.asarray(last), Guide.of(last)  # the last tick of each row, and where to look
-        weights = (1 / (plain.size * (ticks / TICKS))).astype(np.float32 if not _x64() else np.float64)
+        last = disk.scratch(plain.size, np.uint32, plain.streamed)  # the last tick of each row
+        weights = disk.scratch(plain.size, np.float64 if _x64() else np.float32, plain.streamed)
+        for rows, ends, ticks in _ticks(probabilities):
+            last[rows], weights[rows] = ends, (1 / (plain.size * (ticks / TICKS)))
+        self.last = last if plain.streamed else jnp.asarray(last)
+        self._guide = None if plain.streamed else Guide.of(last)  # where to look; streamed rows are found on the host
         self.data = Weighted(plain.data, weights if plain.streamed else jnp.asarray(weights))
         self.settings = {**plain.settings, "rows": "importance"}
 
@@ -70,12 +74,18 @@ class Importance(View):
 
     def minibatch_indices(self, key: Array, iteration: Array, batch_size: int, replace: bool) -> Array:
         """One row from each of n equally probable ranges of rows. `replace` plays no part."""
-        return self._guide.rows(self.last, drawn_ticks(key, iteration, batch_size))
+        ticks = drawn_ticks(key, iteration, batch_size)
+        if self._guide is None:
+            return jnp.searchsorted(jnp.asarray(self.last), ticks).astype(jnp.int32)
+        return self._guide.rows(jnp.asarray(self.last), ticks)
 
-    def some_rows(self, key: Array, count: int) -> np.ndarray:
-        """The same rows, on the host."""
-        ticks = jit(lambda key: drawn_ticks(key, jnp.int32(0), count))(key)
-        return np.searchsorted(np.asarray(self.last), np.asarray(ticks)).astype(np.int32)
+    def drawn(self, key: Array, iteration: Array, batch_size: int, replace: bool) -> Array:
+        """The ticks of one minibatch, from which :meth:`found` makes the same rows on the host."""
+        return drawn_ticks(key, iteration, batch_size)
+
+    def found(self, drawn: np.ndarray) -> np.ndarray:
+        """The rows that have these ticks."""
+        return np.searchsorted(np.asarray(self.last), drawn).astype(np.int32)
 
     def checksum(self) -> str:
         """SHA-256 of data and probabilities."""
@@ -148,7 +158,7 @@ def scores(view: Posterior, laplace: Laplace, *, draws: int | None = None, seed:
     def squares(white: Array, _: Array) -> Array:
         return jnp.sum(white**2, 1)
 
-    total = np.zeros(view.size)
+    total = disk.scratch(view.size, np.float64, view.streamed)
     for _, rows, found in over_rows(view, laplace.draw(draws, seed), roots, None, None, squares):
         total[rows[0] : rows[-1] + 1] += found[:, : len(rows)].sum(0)
     total /= draws
@@ -163,30 +173,38 @@ def drawn_ticks(key: Array, iteration: Array, count: int) -> Array:
 
 
 def probabilities(scores: np.ndarray) -> np.ndarray:
-    """A mixture of uniform ones and ones in proportion to the scores."""
-    if not (np.isfinite(scores).all() and scores.sum() > 0):
-        return np.full(len(scores), 1 / len(scores))
-    found = (1 - UNIFORM) * scores
-    found /= scores.sum()
-    found += UNIFORM / len(scores)
-    return found
+    """A mixture of uniform ones and ones in proportion to the scores, which they replace in place."""
+    total = scores.sum()
+    if not (np.isfinite(total) and total > 0):  # no score is below zero
+        scores[...] = 1 / len(scores)
+        return scores
+    scores *= (1 - UNIFORM) / total
+    scores += UNIFORM / len(scores)
+    return scores
 
 
-def _ticks(probabilities: np.ndarray) -> np.ndarray:
-    """Whole numbers of sum 2³² in proportion to the probabilities, at least 1 each."""
-    p = np.asarray(probabilities, np.float64)
-    if not (np.isfinite(p).all() and (p > 0).all() and abs(p.sum() - 1) < 1e-6):
+def _ticks(probabilities: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Whole numbers of sum 2³² in proportion to the probabilities, at least 1 each, in blocks of rows.
+
+    Yields:
+        The rows, the last tick of each, and how many ticks it has.
+    """
+    size, total = len(probabilities), float(probabilities.sum())
+    if not abs(total - 1) < 1e-6:
         raise ValueError("probabilities must be above 0 and of sum 1")
-    exact = p / p.sum()
-    exact *= TICKS - len(p)
-    ticks = np.floor(exact).astype(np.int64) + 1
-    left = TICKS - int(ticks.sum())
-    if left > 0:  # for the largest remainders, and of equal ones for the first
-        rest = np.subtract(exact, np.floor(exact), out=exact)
-        least = np.partition(rest, len(rest) - left)[len(rest) - left]
-        ticks[rest > least] += 1
-        ticks[np.flatnonzero(rest == least)[: TICKS - int(ticks.sum())]] += 1
-    return ticks
+    reached, before = 0.0, -1
+    for start in range(0, size, BLOCK):
+        part = np.array(probabilities[start : start + BLOCK], np.float64)
+        if not (part > 0).all():
+            raise ValueError("probabilities must be above 0 and of sum 1")
+        part[0] += reached
+        reached = np.cumsum(part, out=part)[-1]
+        rows = slice(start, start + len(part))
+        ends = (part * ((TICKS - size) / total)).astype(np.int64) + np.arange(rows.start, rows.stop)
+        if rows.stop == size:
+            ends[-1] = TICKS - 1
+        yield rows, ends, np.diff(ends, prepend=before)
+        before = ends[-1]
 
 
 def _x64() -> bool:

@@ -12,6 +12,7 @@ from jax.tree_util import tree_leaves
 from hamcmc._types import PyTree
 from hamcmc.target import disk, minibatch
 from hamcmc.target.estimators import ControlVariate, control_variate
+from hamcmc.target.hessian import subsample
 from hamcmc.target.importance import require_uniform
 from hamcmc.target.mode import laplace
 from hamcmc.target.posterior import Posterior
@@ -118,8 +119,8 @@ def in_memory(posterior: Posterior, seed: int, largest: int = 2**28) -> PyTree:
     if not posterior.streamed:
         return posterior.data
     per_row = sum(np.asarray(x[:1]).nbytes for x in tree_leaves(posterior.data))
-    rows = np.random.default_rng(seed).choice(posterior.size, min(posterior.size, largest // per_row), replace=False)
-    return jax.tree.map(lambda x: jnp.asarray(disk.rows(x, np.sort(rows))), posterior.data)
+    rows = subsample(np.random.default_rng(seed), posterior.size, min(posterior.size, max(1, largest // per_row)))
+    return jax.tree.map(lambda x: disk.on_device(disk.rows(x, np.sort(rows))), posterior.data)
 
 
 def _eigen(product, x: Array, _seed: int) -> tuple[Array, Array]:

@@ -142,7 +142,7 @@ def over_rows(
     """
     kind = jax.tree.leaves(positions)[0].dtype
     count = posterior.size if rows is None else len(rows)
-    length = min(count, max(1, CHUNK // roots.shape[1]))
+    length = min(count, disk.whole(max(1, CHUNK // roots.shape[1])))
     kept = jnp.asarray(roots, kind)
 
     together = math.gcd(len(roots), TOGETHER)  # positions that share what the estimator computes at its anchor
@@ -170,7 +170,7 @@ def over_rows(
         if posterior.streamed and rows is None and start + length <= count:
             taken = slice(start, start + length)
         if posterior.streamed:
-            data = jax.tree.map(lambda x: disk.rows(x, taken), data)
+            data = jax.tree.map(lambda x: disk.on_device(disk.rows(x, taken)), data)
         else:
             indices = jnp.asarray(taken, jnp.int32)
         found = []

@@ -7,6 +7,8 @@ chunks side by side, and read those that are on disk; the sums are added up in t
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -23,8 +25,11 @@ from hamcmc.target.posterior import Posterior
 
 CHUNK = 2**20  # numbers of the data, or of a parameter for each row, in a chunk: some MiB
 MOST_ROWS = 2**14  # in a chunk: longer sums lose digits in single precision
-TILE = 2**16  # numbers that a gradient takes at once: they stay in a core's own cache, also in double precision
+TILE = 2**14  # numbers that a gradient takes at once: they stay in a core's own cache, also in double precision
 BLOCK = 2**27  # rows · parameters · basis vectors of one matrix product
+MANY = 64  # chunks from which on it pays to try the Hessian's products in single precision
+TRIED = 8  # chunks on which both precisions are compared
+ROUGH = 1e-3  # the relative error of a curvature, in any direction, up to which single precision is enough
 
 
 def quiet() -> np.errstate:
@@ -58,7 +63,8 @@ class Passes:
 
     Programs run in double precision where the model can be traced in it, whatever precision the session has: the digits
     of a mode and of a Hessian are worth the time. A model that insists on single precision gets single precision, and
-    still its chunks are added up in double precision.
+    still its chunks are added up in double precision. The Hessian of many chunks is a sum of products in single
+    precision where these are exact enough (:meth:`_roughly`).
 
     Attributes:
         dimension: D.
@@ -76,7 +82,8 @@ class Passes:
         widest = max([self.dimension, *(int(np.prod(x.shape[1:])) for x in leaves)])
         chunk = min(posterior.size, max(1, min(MOST_ROWS, CHUNK // widest)))
         self._tiles = max(1, -(-chunk * widest // TILE))  # of a chunk, for gradients
-        self.chunk = self._tiles * -(-chunk // self._tiles)
+        tile = -(-chunk // self._tiles)
+        self.chunk = self._tiles * (tile if chunk == posterior.size else disk.whole(tile))
         most = max(1, BLOCK // (max(1, self.chunk) * self.dimension))  # basis vectors at once
         self._block = -(-self.dimension // -(-self.dimension // most))  # blocks of about equal size waste no work
         self._sums, self._second, self._products = map(jit, (self._first, self._hessian, self._along))
@@ -97,6 +104,7 @@ class Passes:
             self._prepare(position)
 
     def _prepare(self, position: PyTree) -> None:
+        self._ones: Array | None = None  # of the precision that is set now
         with self._precision():
             kind = jnp.float64 if self.double else None
             self._unravel = ravel_pytree(jax.tree.map(lambda x: jnp.asarray(np.asarray(x), kind), position))[1]
@@ -138,7 +146,8 @@ class Passes:
 
     def hessian(self, x: np.ndarray, rows: np.ndarray | None = None) -> Parts:
         """∇² of the log-density (D, D) in two parts, as matrix products."""
-        found = self._total(self._second, x, rows, ())[0]
+        program = self._rough if self._roughly(x, rows) else self
+        found = program._total(program._second, x, rows, ())[0]
         self.spent += self.dimension * self._share(rows)
         with quiet():
             return Parts(*((h + h.T) / 2 for h in found))
@@ -150,26 +159,63 @@ class Passes:
         self.spent += len(vectors) * self._share(rows)
         return self._total(self._products, x, rows, given)[0]
 
+    def _roughly(self, x: np.ndarray, rows: np.ndarray | None) -> bool:
+        """Whether products in single precision are exact enough for a Hessian.
+
+        A few chunks are computed in both precisions. Their mean difference E, in coordinates in which their mean
+        Hessian is the identity, estimates the largest relative error of a curvature. Rounding that differs between
+        chunks averages out in the sum of all, so the estimate should be too large. Columns that nearly depend on each
+        other make E large.
+        """
+        chunks = list(self._chunks(rows))
+        if not (self.double and self.kind == np.float32) or len(chunks) < MANY or (self.rounded(x) != x).any():
+            return False
+        exact, off = np.zeros((2, self.dimension, self.dimension))
+        for chunk in chunks[:: -(-len(chunks) // TRIED)]:
+            here, there = (p._of_chunk(p._second, p._at(x), chunk, ())[0] for p in (self, self._rough))
+            with quiet():
+                exact -= here.likelihood + here.prior / len(chunks)
+                off += there.likelihood - here.likelihood
+        if not (np.isfinite(exact).all() and np.isfinite(off).all()):
+            return False
+        try:
+            root = np.linalg.inv(np.linalg.cholesky((exact + exact.T) / 2))
+        except np.linalg.LinAlgError:
+            return False
+        return bool(np.linalg.norm(root @ off @ root.T, 2) < ROUGH)
+
+    @cached_property
+    def _rough(self) -> "Passes":
+        """The same sums, in the precision of a session in single precision."""
+        twin = copy(self)
+        twin.double, twin._unravel, twin._ones = False, self._to_session, None
+        twin._second = jit(twin._hessian)
+        return twin
+
     def _share(self, rows: np.ndarray | None) -> float:
         return 1.0 if rows is None else len(rows) / self.posterior.size
 
     def _total(self, program: Callable, x: np.ndarray, rows: np.ndarray | None, given: tuple) -> tuple[Parts, ...]:
         """The program's sums over chunks. The first chunk counts for the prior, which is the same in all of them."""
         found: tuple[Parts, ...] = ()
-        with self._precision():
-            at = self._device(x)
-
-            def work(chunk: Places | None) -> tuple[Parts, ...]:
-                with self._precision():  # which is a setting of the thread
-                    parts = program(at, *self._read(chunk), *given)
-                    return tuple(Parts(*(np.array(part, np.float64) for part in parts_of)) for parts_of in parts)
-
-            for new in disk.ahead(work, self._chunks(rows)):
-                with quiet():
-                    found = tuple(Parts(a.prior, a.likelihood + b.likelihood) for a, b in zip(found, new)) or new
+        at = self._at(x)
+        for new in disk.ahead(lambda chunk: self._of_chunk(program, at, chunk, given), self._chunks(rows)):
+            with quiet():
+                found = tuple(Parts(a.prior, a.likelihood + b.likelihood) for a, b in zip(found, new)) or new
         scale = 1.0 if rows is None else self.posterior.size / len(rows)
         with quiet():
             return tuple(Parts(a.prior, scale * a.likelihood) for a in found)
+
+    def _at(self, x: np.ndarray) -> Array:
+        """A flat position as the programs take it."""
+        with self._precision():
+            return self._device(x)
+
+    def _of_chunk(self, program: Callable, at: Array, chunk: Places | None, given: tuple) -> tuple[Parts, ...]:
+        """The program's sums over one chunk, in double precision."""
+        with self._precision():  # which is a setting of the thread
+            parts = program(at, *self._read(chunk), *given)
+            return tuple(Parts(*(np.array(part, np.float64) for part in parts_of)) for parts_of in parts)
 
     def _chunks(self, rows: np.ndarray | None) -> Iterator[Places | None]:
         """Where each chunk is; None without data."""
@@ -184,14 +230,25 @@ class Passes:
         """Data, which of their rows to take (None for all of them), and the rows' weights, for a chunk."""
         if at is None:
             return None, None, None
-        place = np.arange(at.start, at.start + self.chunk)
-        weights = self._device((place < at.stop).astype(np.float64))
+        weights = self._weights(at.stop - at.start)
         if not self.posterior.streamed:
-            place = np.minimum(place, at.stop - 1)
+            place = np.minimum(np.arange(at.start, at.start + self.chunk), at.stop - 1)
             return self.posterior.data, jnp.asarray(place if at.rows is None else at.rows[place], jnp.int32), weights
         taken = slice(at.start, at.stop)  # chosen rows are read in the order in which they are on disk
         taken = taken if at.rows is None else np.sort(at.rows[taken])
-        return jax.tree.map(lambda x: _padded(disk.rows(x, taken), self.chunk), self.posterior.data), None, weights
+
+        def read(x: np.ndarray) -> Array:
+            return disk.on_device(_padded(disk.rows(x, taken), self.chunk))
+
+        return jax.tree.map(read, self.posterior.data), None, weights
+
+    def _weights(self, count: int) -> Array:
+        """1 for each of so many rows of a chunk, 0 for those that only fill it up; made once for a full chunk."""
+        if count < self.chunk:
+            return self._device((np.arange(self.chunk) < count).astype(np.float64))
+        if self._ones is None:
+            self._ones = self._device(np.ones(self.chunk))
+        return self._ones
 
     # --- what is compiled ---
 

@@ -113,9 +113,17 @@ class Posterior(Target):
         """The rows (n,) of one minibatch, by :func:`hamcmc.target.minibatch.draw`. A view may draw them otherwise."""
         return draw(key, iteration, self.size, batch_size, replace)
 
+    def drawn(self, key: Array, iteration: Array, batch_size: int, replace: bool) -> Array:
+        """What :meth:`found` needs to name the rows of :meth:`minibatch_indices` on the host: here, the rows."""
+        return self.minibatch_indices(key, iteration, batch_size, replace)
+
+    def found(self, drawn: np.ndarray) -> np.ndarray:
+        """The rows of minibatches, on the host, from what :meth:`drawn` says."""
+        return drawn
+
     def some_rows(self, key: Array, count: int) -> np.ndarray:
         """The rows of one minibatch without replacement, on the host."""
-        return np.asarray(jit(lambda key: draw(key, jnp.int32(0), self.size, count, False))(key))
+        return self.found(np.asarray(jit(lambda key: self.drawn(key, jnp.int32(0), count, False))(key)))
 
     def full_grad(self, position: PyTree, *, batch_size: int = 8192) -> PyTree:
         """The gradient of the log-density on all data, in passes of `batch_size`."""
@@ -139,7 +147,7 @@ class Posterior(Target):
     def part(self, start: int, length: int) -> PyTree:
         """So many rows of the data in succession, or as many as there are from `start` on."""
         rows = slice(start, start + length)
-        return jax.tree.map(lambda x: jnp.asarray(disk.rows(x, rows)) if self.streamed else x[rows], self.data)
+        return jax.tree.map(lambda x: disk.on_device(disk.rows(x, rows)) if self.streamed else x[rows], self.data)
 
     @cached_property
     def _prior_value_and_grad(self) -> Callable:
@@ -271,6 +279,6 @@ def _checked(data: PyTree) -> tuple[PyTree, int]:
         """A memory map as it is. What stands beside one stays on the host, where rows are read."""
         if isinstance(x, np.memmap):
             return x
-        return np.asarray(jnp.asarray(x)) if streamed else jnp.asarray(x)
+        return np.asarray(x, jax.dtypes.canonicalize_dtype(x.dtype)) if streamed else jnp.asarray(x)
 
     return jax.tree.map(kept, data), size

@@ -44,6 +44,10 @@ class View(Posterior):
         """The rows of one minibatch, as `plain` draws them."""
         return self.plain.minibatch_indices(key, iteration, batch_size, replace)
 
-    def some_rows(self, key: Array, count: int) -> np.ndarray:
-        """The rows of one minibatch without replacement, on the host, as `plain` draws them."""
-        return self.plain.some_rows(key, count)
+    def drawn(self, key: Array, iteration: Array, batch_size: int, replace: bool) -> Array:
+        """What `plain` needs to name the rows of a minibatch on the host."""
+        return self.plain.drawn(key, iteration, batch_size, replace)
+
+    def found(self, drawn: np.ndarray) -> np.ndarray:
+        """The rows of minibatches, on the host, as `plain` draws them."""
+        return self.plain.found(drawn)

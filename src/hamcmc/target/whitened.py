@@ -70,6 +70,14 @@ class Whitened(Posterior):
         """The rows of a minibatch, drawn as the plain posterior draws them."""
         return self.plain.minibatch_indices(key, iteration, batch_size, replace)
 
+    def drawn(self, key: Array, iteration: Array, batch_size: int, replace: bool) -> Array:
+        """What `plain` needs to name the rows of a minibatch on the host."""
+        return self.plain.drawn(key, iteration, batch_size, replace)
+
+    def found(self, drawn: np.ndarray) -> np.ndarray:
+        """The rows of minibatches, on the host, as `plain` draws them."""
+        return self.plain.found(drawn)
+
     def full_grad(self, position: Array, *, batch_size: int = 8192) -> Array:
         """Sᵀ times the gradient on all data."""
         return self._back(self.plain.full_grad(self.position(position), batch_size=batch_size))
