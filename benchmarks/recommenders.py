@@ -3,7 +3,8 @@
 All methods learn from the same nine tenths of the ratings and are tested on the remaining tenth. The seconds cover
 learning, but not reading, converting the ratings to a library's format, or testing. SMURFF and ours use all cores; the
 others are single-threaded. Ours has two clocks: the sampling time, and the wall time since the start, which also covers
-compiling and writing draws.
+compiling and writing draws. "Ours after" is the sampling time after which our running mean first reaches the peer's
+final error.
 """
 
 import io
