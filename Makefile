@@ -52,6 +52,7 @@ reproduce: .venv/installed
 	for name in fig1 fig2 fig3 fig4 fig5 scale theorem proposition bias; do $(BIN)/hamcmc reproduce $$name || exit 1; done
 
 docs: .venv/installed-docs
+	$(BIN)/python -m benchmarks --pages
 	$(BIN)/python -m docs.figures
 	$(BIN)/sphinx-build -E -a -W --keep-going -q -b html docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"

@@ -18,7 +18,7 @@ from benchmarks import page, plots
 from matplotlib.figure import Figure
 
 import hamcmc
-from hamcmc.inference import compilation
+from hamcmc import _compile
 from hamcmc.paper import REPRODUCTIONS
 from hamcmc.paper.demo import demo
 from hamcmc.report.reproduction import write_demo
@@ -81,7 +81,7 @@ MAKERS = {  # the slowest first
 
 def make(name: str) -> str:
     """Make one figure, and say how long it took."""
-    compilation.keep()
+    _compile.keep()
     start = time.perf_counter()
     MAKERS[name]()
     return f"{name}: {time.perf_counter() - start:.0f} s"

@@ -13,6 +13,8 @@ from benchmarks.measure import Table, by_time
 PAGES = page.pages()
 KEPT = sorted(page.RESULTS.rglob("*.json"))
 
+STRAY = re.compile(r"^[\s>*-]*<!-- kept: .*<!-- /kept -->", re.MULTILINE)  # inside a sentence, but first on its line
+
 # --- the pages that there are ---
 
 
@@ -21,8 +23,7 @@ def test_pages_are_as_the_kept_results_say(path):
     text = path.read_text()
     assert page.filled(text, NAMES) == text, "run `make pages`"
     assert text.count("<!-- kept: ") == text.count("<!-- /kept -->") == len(page.MARKS.findall(text))
-    inside = re.findall(r"^<!-- kept: .*<!-- /kept -->", text, re.MULTILINE)
-    assert not inside, "a line that begins with a comment is not a paragraph"
+    assert not STRAY.findall(text), "Markdown takes a line that begins with a comment for HTML, not for a sentence"
 
 
 def test_every_benchmark_and_reproduction_has_a_place():
@@ -212,6 +213,12 @@ def test_parts_of_a_result(results):
 def test_what_is_not_there_cannot_be_in_a_sentence(what, results):
     with pytest.raises(ValueError, match=re.escape(what)):
         page.filled(f"It is <!-- kept: {what} -->0.7<!-- /kept -->.", NAMES, results)
+
+
+def test_marks_at_the_beginning_of_a_line_are_found():
+    mark = "<!-- kept: sgld.0?D=2#ratio -->0.7<!-- /kept -->"
+    assert all(STRAY.search(f"It is\n{before}{mark} here.") for before in ("", "  ", "- ", "> "))
+    assert not STRAY.search(f"It is {mark} here.\n\n<!-- kept: sgld -->\n\nwords\n\n<!-- /kept -->\n")
 
 
 def test_a_sentence_has_one_cell(results):

@@ -74,6 +74,11 @@ def test_links_resolve(page):
             assert "://" in target or (page.parent / target).exists(), target
 
 
+def test_the_script_of_the_figures_makes_those_of_the_benchmarks():
+    figures = importlib.import_module("docs.figures")
+    assert {f"{name}.png" for name in figures.plots.available()} < figures.MAKERS.keys()
+
+
 # --- command lines ---
 
 FENCED = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
