@@ -137,7 +137,7 @@ def of_block(what: str, names: Mapping[str, str], results: Path) -> str:
     if what in names:
         return f"{about}{run(found)}\n\n" + "\n\n".join(folded(*t) for t in tables) + f"\n\n{conditions(found)}"
     notes = "".join(f"\n\n{n}" for n in found["notes"])
-    return f"{run(found)}\n\n" + "\n\n".join(t for _, t in tables) + f"{notes}\n\n{conditions(found)}"
+    return f"{run(found)}\n\n" + "\n\n".join(t.strip() for _, t in tables) + f"{notes}\n\n{conditions(found)}"
 
 
 def cell(what: str, results: Path) -> str:
