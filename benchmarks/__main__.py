@@ -128,7 +128,7 @@ def main() -> None:
             seconds=time.perf_counter() - began,
             quick=arguments.quick,
             settings={k: v for k, v in own.items() if v and k not in PATHS},
-            seeds=f"set in benchmarks/{NAMES[name]}.py",
+            seeds="fixed in the code of the benchmark",
         )
         console.print(f"Kept in {stored}.")
     fill_in(console)

@@ -5,6 +5,9 @@ learning, but not reading, converting the ratings to a library's format, or test
 others are single-threaded. Ours has two clocks: the sampling time, and the wall time since the start, which also covers
 compiling and writing draws. "Ours after" is the sampling time after which our running mean first reaches the peer's
 final error.
+
+An earlier run, which was not kept, gave SMURFF a fixed noise variance, the best of five on the test ratings. On a small
+part of MovieLens 100k it was then ahead of both models that learn the variance, ours and myFM's.
 """
 
 import io
