@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CODE := src tests benchmarks tools examples hatch_build.py $(wildcard docs/*.py)
 
-.PHONY: demo test test-slow test-browser lint release coverage mutation calibration zoo soak bench reproduce docs clean
+.PHONY: demo test test-slow test-browser lint release coverage mutation calibration zoo soak bench pages reproduce docs clean
 
 demo: .venv/installed
 	$(BIN)/hamcmc demo --out demo
@@ -45,11 +45,15 @@ soak: .venv/installed-test  # an hour of all kinds of work, in which memory must
 bench: .venv/installed-bench
 	$(BIN)/python -m benchmarks
 
+pages: .venv/installed-test  # fills in README and docs from the kept results
+	$(BIN)/python -m benchmarks --pages
+
 reproduce: .venv/installed
 	for name in fig1 fig2 fig3 fig4 fig5 scale theorem proposition bias; do $(BIN)/hamcmc reproduce $$name || exit 1; done
 
 docs: .venv/installed-docs
-	$(BIN)/python docs/figures.py
+	$(BIN)/python -m benchmarks --pages
+	$(BIN)/python -m docs.figures
 	$(BIN)/sphinx-build -E -a -W --keep-going -q -b html docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
 

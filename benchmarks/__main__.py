@@ -1,16 +1,15 @@
-"""``python -m benchmarks [NAME…] [--quick]``: measure, print tables, renew the page ``docs/benchmarks.md``."""
+"""``python -m benchmarks [NAME…] [--quick]``: measure, print tables, keep them, and fill in the pages from them."""
 
 import argparse
-import json
 import time
-from datetime import date
 from importlib import import_module
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table as RichTable
 
 from benchmarks import page
-from benchmarks.measure import Table, machine
+from benchmarks.measure import Table
 
 NAMES = {
     "sgld": "sgld",
@@ -37,6 +36,7 @@ OWN = {  # arguments
     "large": ("folder",),
     "race": ("only", "methods", "seconds", "rounds", "huge", "fresh"),
 }
+PATHS = ("ratings", "corpus", "folder")
 
 
 def show(console: Console, table: Table) -> None:
@@ -54,13 +54,19 @@ def command(name: str, arguments: argparse.Namespace) -> str:
     options = ["--quick"] * arguments.quick
     for own in OWN.get(name, ()):
         value = getattr(arguments, own)
-        if value and own in ("ratings", "corpus", "folder"):
+        if value and own in PATHS:
             options.append(f"--{own} PATH")
         elif value is True:
             options.append(f"--{own}")
         elif value:
             options.append(f"--{own} {','.join(map(str, value)) if isinstance(value, (list, tuple)) else value}")
     return " ".join(["python -m benchmarks", name, *options])
+
+
+def fill_in(console: Console) -> None:
+    """Renew what the pages have of kept results."""
+    changed = page.write(NAMES)
+    console.print("\n".join(f"Wrote {p}" for p in changed) or "All pages were up to date.")
 
 
 def main() -> None:
@@ -83,6 +89,9 @@ def main() -> None:
     parser.add_argument("--huge", action="store_true", help="race: also ten million rows on disk")
     parser.add_argument("--fresh", action="store_true", help="race: measure again what was measured before")
     parser.add_argument("--figure", action="store_true", help="race: draw docs/race.png from kept results, no more")
+    parser.add_argument("--pages", action="store_true", help="fill in the pages from kept results, no more")
+    keep = "keep the results.json of full reproductions, and fill in the pages, no more"
+    parser.add_argument("--keep", nargs="+", type=Path, metavar="FILE", default=(), help=keep)
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(NAMES)
     if unknown:
@@ -94,6 +103,11 @@ def main() -> None:
     if arguments.figure:
         console.print(import_module("benchmarks.race_figure").draw())
         return
+    if arguments.pages or arguments.keep:
+        for path in arguments.keep:
+            console.print(f"Kept in {page.keep(path)}.")
+        fill_in(console)
+        return
     page.RESULTS.mkdir(exist_ok=True)
     for name in arguments.names or NAMES:
         if name == "denoisers" and arguments.corpus is None:
@@ -103,21 +117,21 @@ def main() -> None:
         tables = import_module(f"benchmarks.{NAMES[name]}").run(arguments.quick, **own)
         for table in tables:
             show(console, table)
-        found = {
-            "command": command(name, arguments),
-            "date": date.today().isoformat(),
-            "seconds": time.perf_counter() - began,
-            "quick": arguments.quick,
-            "machine": machine(),
-            "tables": [t._asdict() for t in tables],
-        }
         stored = page.RESULTS / f"{name}.json"
-        if arguments.quick and stored.exists() and not json.loads(stored.read_text())["quick"]:
+        if arguments.quick and page.full(name):
             console.print(f"{stored} is of a full run, and stays.")
             continue
-        stored.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-        page.write(NAMES)
-    console.print(f"Written to {page.PAGE}")
+        page.store(
+            stored,
+            tables,
+            command=command(name, arguments),
+            seconds=time.perf_counter() - began,
+            quick=arguments.quick,
+            settings={k: v for k, v in own.items() if v and k not in PATHS},
+            seeds="fixed in the code of the benchmark",
+        )
+        console.print(f"Kept in {stored}.")
+    fill_in(console)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def run(
     found = measure(files, snr, prints, results / "denoisers.jsonl")
     title = f"{len(files)} files at {snr} dB, sentences {', '.join(map(str, sentences))}"
     tables = [
-        Table(f"SDR in dB (BSS-eval, 512 taps): {title}", by_noise(found), standing(by_noise(found))),
+        Table(f"SDR in dB (BSS-eval, 512 taps): {title}", by_noise(found), standing(summary(found))),
         Table(f"Means over all of them: {title}", summary(found)),
     ]
     tables += [Table("Left out", [{"method": m, "reason": why} for m, why in left_out.items()])] * bool(left_out)
@@ -69,12 +69,18 @@ def run(
 
 
 def standing(rows: list[dict[str, Any]]) -> list[Against]:
-    """The best of ours against each of the others."""
-    mean = {r["method"]: float(r["mean"]) for r in rows}
-    best = mean.get(LABELS["best"])
-    others = [] if best is None else [m for m in mean if not m.startswith(("ours", "our ", "noisy"))]
-    found = lambda m: f"{best:.2f} dB; {mean[m]:.2f} dB"
-    return [Against(m, "mean SDR on NOIZEUS", found(m), "hamcmc" if best > mean[m] else "peer") for m in others]
+    """The best of ours against each of the others: even, where the difference is within two standard errors."""
+    by = {r["method"]: r for r in rows}
+    if LABELS["best"] not in by:
+        return []
+    found = []
+    for method in (m for m in by if not m.startswith(("ours", "our ", "noisy"))):
+        above, _, error = by[method]["best is above"].partition(" ± ")
+        sure = error and abs(float(above)) > 2 * float(error)
+        ahead = "even" if not sure else "hamcmc" if float(above) > 0 else "peer"
+        both = f"{by[LABELS['best']]['SDR']} dB; {by[method]['SDR']} dB"
+        found.append(Against(method, "mean SDR on NOIZEUS", both, ahead))
+    return found
 
 
 def paths(corpus: Path, noise: str, sentence: int, snr: int) -> tuple[Path, Path]:

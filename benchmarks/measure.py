@@ -1,15 +1,14 @@
 """Interleaved timing: on a shared machine only ratios of neighbouring measurements mean something."""
 
-import os
-import platform
 import time
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+
+from hamcmc.paper.machine import versions
 
 PACKAGES = {  # and the modules in them
     "hamcmc": "hamcmc",
@@ -79,14 +78,6 @@ def microseconds(seconds: np.ndarray, iterations: int) -> float:
     return float(f"{np.median(seconds) / iterations * 1e6:.3g}")
 
 
-def machine() -> dict[str, Any]:
-    """Versions and hardware."""
-    with open("/proc/cpuinfo") as f:
-        model = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), "?")
-    return {
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-    } | {name: version(name) for name in PACKAGES if find_spec(PACKAGES[name])}
+def installed() -> dict[str, str]:
+    """Versions of Python and of those packages that are there."""
+    return versions(*(name for name in PACKAGES if find_spec(PACKAGES[name])))

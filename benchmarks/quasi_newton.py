@@ -1,4 +1,10 @@
-"""Time per iteration of HAMCMC, against two gradients on a minibatch and against SGLD."""
+"""Time per iteration of HAMCMC, against two gradients on a minibatch and against SGLD.
+
+"Two gradients" is a compiled scan that draws one minibatch and evaluates two gradients on it, and does nothing else.
+SGLD is ours, in our loop. The model is that of the benchmark ``sgld``; in the last rows a minibatch has as many rows as
+there are dimensions, so that gradients dominate. The minibatches of the two largest problems have only a few rows: the
+noise and the passes over M pairs are then the cost, not the gradient.
+"""
 
 import hamcmc
 from benchmarks.measure import Table, interleave, microseconds, ratio

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks import page
@@ -74,6 +75,14 @@ def draw(condition: float = 1e5, results: Path = page.RESULTS, out: Path = PICTU
     kept = lines(json.loads((results / "race.json").read_text())["tables"], condition)
     figure = Figure(figsize=(8, 4.2), layout="constrained")
     axes = figure.subplots()
+    plain(axes)
+    curves(kept, axes)
+    figure.savefig(out, dpi=150, transparent=True)
+    return crossing(kept)
+
+
+def curves(kept: Lines, axes: Axes) -> None:
+    """Rates against N."""
     ends = []
     for (name, rates), color in zip(list(kept.items())[: RIVALS + 1], COLORS):
         n = sorted(rates)
@@ -81,18 +90,22 @@ def draw(condition: float = 1e5, results: Path = page.RESULTS, out: Path = PICTU
         axes.loglog(n, [rates[k] for k in n], "o-", color=color, linewidth=3 if ours else 1.8, markersize=6)
         ends.append((rates[n[-1]], n[-1], name, color))
     label(axes, ends)
-    axes.set_xlabel("rows of data, N", color=GREY)
+    axes.set_xlabel("rows of data, N")
     axes.set_title("effective draws per second, everything included", loc="left", color=GREY, fontsize=11)
+
+
+def plain(axes: Axes) -> None:
+    """Grey text, faint lines and no frame."""
     axes.tick_params(which="both", colors=GREY)
+    axes.xaxis.label.set_color(GREY)
+    axes.yaxis.label.set_color(GREY)
     axes.grid(axis="y", color=GREY, alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color(GREY)
-    figure.savefig(out, dpi=150, transparent=True)
-    return crossing(kept)
 
 
-def label(axes: Any, ends: list[tuple[float, float, str, str]]) -> None:
+def label(axes: Axes, ends: list[tuple[float, float, str, str]]) -> None:
     """Write the name of each line at its end, and move names apart that would touch."""
     low, high = np.log(axes.get_ylim())
     apart, below = 0.07 * (high - low), np.inf

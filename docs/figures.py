@@ -1,10 +1,11 @@
-"""Makes the figures and example reports of the site: ``python docs/figures.py``, before Sphinx.
+"""Makes the figures and example reports of the site: ``python -m docs.figures``, before Sphinx.
 
 They go to docs/_figures and docs/_extra, which git ignores, and are made again when the code or their page has changed.
 docs/images/demo.png, which the README shows, is a copy of docs/_figures/demo.png.
 """
 
 import contextlib
+import functools
 import multiprocessing
 import re
 import shutil
@@ -13,10 +14,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks import page, plots
 from matplotlib.figure import Figure
 
 import hamcmc
-from hamcmc.inference import compilation
+from hamcmc import _compile
 from hamcmc.paper import REPRODUCTIONS
 from hamcmc.paper.demo import demo
 from hamcmc.report.reproduction import write_demo
@@ -74,12 +76,12 @@ MAKERS = {  # the slowest first
     "proposition.png": reproduction("proposition"),
     "first-posterior.png": first_posterior,
     "fig4.png": reproduction("fig4"),
-}
+} | {f"{name}.png": functools.partial(plots.draw, name, FIGURES / f"{name}.png") for name in plots.available()}
 
 
 def make(name: str) -> str:
     """Make one figure, and say how long it took."""
-    compilation.keep()
+    _compile.keep()
     start = time.perf_counter()
     MAKERS[name]()
     return f"{name}: {time.perf_counter() - start:.0f} s"
@@ -90,6 +92,7 @@ def main() -> None:
     FIGURES.mkdir(exist_ok=True)
     EXTRA.mkdir(exist_ok=True)
     sources = [*Path(hamcmc.__file__).parent.rglob("*.py"), Path(__file__), DOCS / "first-posterior.md"]
+    sources += [Path(plots.__file__), Path(plots.race_figure.__file__), *page.RESULTS.glob("*.json")]
     newest = max(p.stat().st_mtime for p in sources)
     made = {name for name in MAKERS if (FIGURES / name).exists() and (FIGURES / name).stat().st_mtime > newest}
     with multiprocessing.get_context("spawn").Pool(2) as pool:

@@ -1,26 +1,299 @@
-"""The page of benchmarks has every stored result, who is ahead of whom, and what is missing."""
+"""Pages have what the kept results say, quick results stay off them, and no measured number is typed by hand."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
-from benchmarks import page
+import pytest
+from benchmarks import page, plots
 from benchmarks.__main__ import NAMES
 from benchmarks.measure import Table, by_time
 
+PAGES = page.pages()
+KEPT = sorted(page.RESULTS.rglob("*.json"))
 
-def test_the_page_has_it_all(tmp_path):
+STRAY = re.compile(r"^[\s>*-]*<!-- kept: .*<!-- /kept -->", re.MULTILINE)  # inside a sentence, but first on its line
+
+# --- the pages that there are ---
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(page.ROOT)))
+def test_pages_are_as_the_kept_results_say(path):
+    text = path.read_text()
+    assert page.filled(text, NAMES) == text, "run `make pages`"
+    assert text.count("<!-- kept: ") == text.count("<!-- /kept -->") == len(page.MARKS.findall(text))
+    assert not STRAY.findall(text), "Markdown takes a line that begins with a comment for HTML, not for a sentence"
+
+
+def test_every_benchmark_and_reproduction_has_a_place():
+    from hamcmc.paper import REPRODUCTIONS
+
+    named = {what.split(".")[0] for p in PAGES for what, _ in page.MARKS.findall(p.read_text())}
+    assert {*NAMES, *(f"reproductions/{name}" for name in REPRODUCTIONS)} <= named
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda p: str(p.relative_to(page.RESULTS)))
+def test_kept_results_say_how_they_were_measured(path):
+    found = json.loads(path.read_text())
+    assert {"command", "date", "seconds", "quick", "settings", "seeds", "versions", "machine", "tables"} <= found.keys()
+    assert {"hamcmc", "python", "jax", "numpy"} <= found["versions"].keys()
+    assert {"cpu", "cores", "load", "platform"} == found["machine"].keys()
+    assert ("--quick" in found["command"]) == found["quick"]
+    for table in found["tables"]:
+        assert all(row.keys() == table["rows"][0].keys() for row in table["rows"])
+
+
+# --- numbers that were typed ---
+
+NUMBER = r"(?<![\w.^/{])[−+-]?\d[\d,]*(?:\.\d+)?(?:e[−+-]?\d+)?"
+UNIT = r"(?:%|×(?! ?\d)|dB|µs|ms|ns|s|sec|seconds|min|minutes|hours|GB|MB|times|GB/s)(?![\w/])"
+QUANTITY = r"RMSE|SDR|SDRs|STOI|SNR|ESS|R-hat|KL|speed-?up|bias|error|ratio|faster|slower"
+MEASURED = [
+    re.compile(rf"{NUMBER}\s?{UNIT}"),
+    re.compile(rf"{NUMBER} ± {NUMBER}"),
+    re.compile(rf"(?:{QUANTITY})s? (?:\w+ ){{0,3}}?(?:is |was |of |to |at |by ){NUMBER}(?=[\s,.;)])"),
+    re.compile(rf"\b(?:took|reached|gained) (?:\w+ ){{0,3}}?{NUMBER}"),
+    re.compile(r"(?<=\|) *[−+-]?(?:\d+\.\d+|\d+–\d+)(?: ?± ?[\d.]+)?(?: ?\([^|]*\))? ?%? *(?=\|)"),  # a cell of a table
+]
+BUDGET = "the time that the demonstration gives to NUTS, a setting"
+RULE = "a limit of the verdict or of the plan, a setting"
+LEVEL = "the level of an interval"
+PAPER = "quoted from the paper"
+FRAMES = "a size of the model of speech, a setting"
+ALLOWED = {  # by page: words that stand beside a number, and why it is no measurement of ours
+    "README.md": {"25 seconds for warm-up and draws": BUDGET},
+    "docs/index.md": {"25 seconds for warm-up and draws": BUDGET},
+    "docs/adding-a-sampler.md": {"0.0 | a step evaluates": "a default value"},
+    "docs/architecture.md": {"stretches of 8 s": FRAMES},
+    "docs/cluster.md": {"stop within about 20 s": "a time limit, a setting"},
+    "docs/first-posterior.md": {
+        "with 90 % probability": LEVEL,
+        "errors of 0.1 standard deviations": RULE,
+        "and of 10 % of a standard deviation": RULE,
+    },
+    "docs/from-blackjax.md": {"an R-hat of 1.00": "says what the sample above it prints"},
+    "docs/maths.md": {
+        "grows by 2 % at most": RULE,
+        "a mixture of 30 % uniform draws": "the definition of a distribution",
+        "and 70 % in proportion": "the definition of a distribution",
+        "adds no more than 1 %": RULE,
+        "10 % of a standard deviation or": RULE,
+        "or 20 % in the": RULE,
+    },
+    "docs/ratings.md": {
+        "the central 90 % interval": LEVEL,
+        "10 %, … 99 %": LEVEL,
+        "86 MB for 200 draws": "computed from the formula before it",
+    },
+    "docs/reproductions.md": {
+        "The paper's mean SDRs are 4.53 dB": PAPER,
+        "4.58 dB for pSGLD": PAPER,
+        "5.07 dB for HAMCMC": PAPER,
+        "with 10 % held out": "a setting",
+        "reaching it after 15 s": PAPER,
+    },
+    "docs/scale.md": {
+        "the most popular item has 0.2 %": "an assumption of the simulation",
+        "a network of 25 µs": "an assumption of the simulation",
+        "3M + 1 times that of DSGLD": "counted, and tested",
+    },
+    "docs/speech.md": {
+        "in a car at 5 dB": "the name of a recording",
+        "such a filter is 64 ms long": "512 taps at 8 kHz",
+        "a filter of 64 ms": "512 taps at 8 kHz",
+        "frames are 32 ms long": FRAMES,
+        "frames of 32 ms": FRAMES,
+        "8 ms apart": FRAMES,
+        "stretches of 8 s": FRAMES,
+        "25 frames (0.2 s)": FRAMES,
+        "which sees 1.3 s": FRAMES,
+        "its delay of 20 ms": "a property of another program",
+    },
+    "docs/tutorial.md": {
+        "adds no more than 1 %": RULE,
+        "errors of 0.1 standard deviations": RULE,
+        "and of 10 % of a standard deviation": RULE,
+        "+50 % means": "an example",
+        "5 to 95 % range": LEVEL,
+    },
+}
+WHOLE = ("docs/zoo.md",)  # made as a whole, and compared with its kept runs, by tests/zoo
+
+
+def prose(text: str) -> str:
+    """A page without what is kept and without code: samples, commands and what they print."""
+    text = page.MARKS.sub("", text)
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"(?:(?<=\n\n)|\A)(?: {4}[^\n]*\n|\n(?= {4}))+", "\n", text)
+    text = re.sub(r"\$\$.*?\$\$", "", text, flags=re.DOTALL)
+    text = re.sub(r"\$[^$\n]+\$|`[^`]*`", "x", text)
+    return re.sub(r"(?<=\S)\n(?=[^\n|*-])", " ", text)  # sentences on one line
+
+
+def typed(text: str) -> list[str]:
+    """The measured numbers of a page that stand outside of marks, with the words around them."""
+    text, found = prose(text), []
+    for pattern in MEASURED:
+        for match in pattern.finditer(text):
+            found.append(" ".join(text[max(0, match.start() - 60) : match.end() + 40].split()))
+    return found
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(page.ROOT)))
+def test_no_measured_number_is_typed(path):
+    name = str(path.relative_to(page.ROOT))
+    if name in WHOLE:
+        pytest.skip("made as a whole")
+    found, may = typed(path.read_text()), ALLOWED.get(name, {})
+    assert not [f for f in found if not any(a in f for a in may)], "keep its result, and put it between marks"
+    assert not [a for a in may if not any(a in f for f in found)], "nothing needs to be allowed any more"
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "It took 3.2 s on two cores.",
+        "It is 1.4 dB above the others.",
+        "HAMCMC keeps −2.0 ± 0.4 % on the ridge.",
+        "An iteration costs 2.6 times as much.",
+        "The test RMSE is 0.8473 here.",
+        "The kernel draws at 2.9 ns per number.",
+        "ours is 1.7 × as fast",
+        "The run held 523 MB.",
+        "with a KL of 0.72, which is large",
+        "| SGLD | 0.54 | 1.37 |\n",
+        "| SGHMC | 83–102 | a third |\n",
+        "| SGLD | 0.53 (0.50–0.54) | words |\n",
+    ],
+)
+def test_typed_numbers_are_found(sentence):
+    assert typed(f"# A page\n\nSome words.\n\n{sentence}\n\nMore.\n")
+    assert not typed(f"Between marks <!-- kept: a.0#b -->{sentence}<!-- /kept --> it is kept.")
+    assert not typed(f"What a command prints:\n\n    $ hamcmc demo\n    {sentence}\n\nIs not.\n")
+
+
+def test_settings_are_not_taken_for_measurements():
+    assert not typed("With ε = 0.02, N = 1000 and 20 iterations of M = 3 in 100 × 100 blocks, 0.5 is the largest step.")
+
+
+# --- how they are made ---
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A folder with one full result, of the benchmark sgld."""
     against = by_time("a peer", "an iteration", np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0]))
-    tables = [Table("A table", [{"D": 1000, "ratio": "0.5"}], [against])]
-    found = {"command": "python -m benchmarks sgld", "date": "2020-02-02", "seconds": 120.0, "quick": False}
-    found |= {"machine": {"cores": 2}, "tables": [t._asdict() for t in tables]}
-    (tmp_path / "sgld.json").write_text(json.dumps(found))
-    page.write(NAMES, tmp_path / "page.md", tmp_path)
-    text = (tmp_path / "page.md").read_text()
-    assert "| a peer | an iteration | takes 0.50 (0.50–0.50) of its time | hamcmc |" in text
-    assert "| 1,000 | 0.5 |" in text
-    assert "`python -m benchmarks sgld`, 2020-02-02, 2 min. Machine: cores 2." in text
-    assert "`peers`" in text.split("Not measured yet")[1]
-    assert "`sgld`" not in text.split("Not measured yet")[1]
+    rows = [{"D": 1000, "ratio": "0.5", "error": "-0.25"}, {"D": 2, "ratio": "0.7", "error": "1e-07"}]
+    page.store(tmp_path / "sgld.json", [Table("A table", rows, [against])], command="x", seconds=120.0, seeds=[0])
+    return tmp_path
+
+
+def expanded(what: str, results: Path) -> str:
+    return page.filled(f"<!-- kept: {what} -->\n<!-- /kept -->", NAMES, results)
+
+
+def test_a_whole_result(results):
+    text = expanded("sgld", results)
+    assert "Time per iteration of SGLD, against BlackJAX's SGLD." in text
+    assert "| 1,000 | 0.5 | −0.25 |" in text
+    assert "| 2 | 0.7 | 1e-07 |" in text
+    assert "<summary>A table</summary>" in text
+    assert re.search(r"`x`, \d{4}-\d\d-\d\d, hamcmc \S+, 2 min on \d+ cores", text)
+    assert page.filled(text, NAMES, results) == text  # once more changes nothing
+
+
+def test_parts_of_a_result(results):
+    assert "| D | ratio |\n| --- | --- |\n| 2 | 0.7 |\n" in expanded("sgld.0?D=2#D;ratio", results)
+    sentence = page.filled("It is <!-- kept: sgld.0?D=2#ratio -->9<!-- /kept --> here.", NAMES, results)
+    assert sentence == "It is <!-- kept: sgld.0?D=2#ratio -->0.7<!-- /kept --> here."
+
+
+@pytest.mark.parametrize("what", ["sgld.1", "sgld.0?D=3#ratio", "sgld.0#none", "sgld.0?none=3", "none.0?D=2#ratio"])
+def test_what_is_not_there_cannot_be_in_a_sentence(what, results):
+    with pytest.raises(ValueError, match=re.escape(what)):
+        page.filled(f"It is <!-- kept: {what} -->0.7<!-- /kept -->.", NAMES, results)
+
+
+def test_marks_at_the_beginning_of_a_line_are_found():
+    mark = "<!-- kept: sgld.0?D=2#ratio -->0.7<!-- /kept -->"
+    assert all(STRAY.search(f"It is\n{before}{mark} here.") for before in ("", "  ", "- ", "> "))
+    assert not STRAY.search(f"It is {mark} here.\n\n<!-- kept: sgld -->\n\nwords\n\n<!-- /kept -->\n")
+
+
+def test_a_sentence_has_one_cell(results):
+    with pytest.raises(ValueError, match="one cell"):
+        page.filled("It is <!-- kept: sgld.0#ratio -->0.7<!-- /kept -->.", NAMES, results)
+
+
+def test_overviews(results):
+    assert "| a peer | an iteration | takes 0.50 (0.50–0.50) of its time | hamcmc |" in expanded("against", results)
+    assert "`peers`" in expanded("missing", results)
+    assert "`sgld`" not in expanded("missing", results)
+    assert re.findall(r"_figures/(\S+)\.png", expanded("plots", results)) == ["bench-sgld"]
+
+
+def test_quick_results_stay_off_the_pages(results):
+    path = results / "sgld.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quick": True}))
+    for what in ("sgld", "sgld.0"):
+        assert "`python -m benchmarks sgld` will fill this place" in expanded(what, results)
+        assert "0.7" not in expanded(what, results)
+    assert "`sgld`" in expanded("missing", results)
+    with pytest.raises(ValueError, match="in full"):
+        page.filled("It is <!-- kept: sgld.0?D=2#ratio -->0.7<!-- /kept -->.", NAMES, results)
+
+
+def test_two_pages_cannot_disagree(results, tmp_path):
+    (tmp_path / "docs").mkdir()
+    for name in ("README.md", "docs/a.md"):
+        (tmp_path / name).write_text(f"{name}: <!-- kept: sgld.0?D=2#ratio -->{len(name)}<!-- /kept -->")
+    assert len(page.write(NAMES, tmp_path, results)) == 2
+    assert {page.MARKS.search(p.read_text())["old"] for p in page.pages(tmp_path)} == {"0.7"}
+    assert page.write(NAMES, tmp_path, results) == []
+
+
+def test_the_result_of_a_reproduction_is_kept_and_shown(tmp_path):
+    from hamcmc.paper.common import finish, record
+
+    made = finish(
+        *(tmp_path, "fig4", "A title"),
+        **{"quick": False, "seed": 3, "settings": {"runs": 2}, "columns": ["a", "b"], "rows": [["x", 0.123456]]},
+        figures={},
+        notes=["A note."],
+        more={"curve": [1.0, 2.0]},
+    )
+    record(made, "hamcmc reproduce fig4 --seed 3", 5.0)
+    kept = page.keep(tmp_path / "results.json", tmp_path)
+    assert "curve" not in json.loads(kept.read_text())
+    text = expanded("reproductions/fig4", tmp_path)
+    assert "`hamcmc reproduce fig4 --seed 3`, " in text
+    assert "| x | 0.1235 |" in text
+    assert "A note." in text
+    assert "Seeds: 3." in text
+    assert "`hamcmc reproduce fig5` will fill this place" in expanded("reproductions/fig5", tmp_path)
+
+
+def test_quick_reproductions_are_not_kept(tmp_path):
+    (tmp_path / "results.json").write_text(json.dumps({"name": "fig4", "quick": True}))
+    with pytest.raises(ValueError, match="quick"):
+        page.keep(tmp_path / "results.json", tmp_path)
+
+
+@pytest.mark.parametrize("name", plots.available())
+def test_plots_are_drawn(name, tmp_path):
+    plots.draw(name, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_race_flows_into_the_page(results):
+    rows = [{"N": n, "hamcmc": str(n), "NUTS": "3"} for n in (10, 100)]
+    table = Table(f"{plots.SUMMARY}1e+05", rows)
+    page.store(results / "race.json", [table], command="y", seconds=1.0, seeds=[0])
+    assert "| 100 | 100 | 3 |" in expanded("race", results)
+    assert plots.available(results) == ["race", "bench-sgld"]
+    page.store(results / "race.json", [Table("of one problem", rows)], command="y", seconds=1.0, seeds=[0])
+    assert plots.available(results) == ["bench-sgld"]
 
 
 def test_who_is_ahead():

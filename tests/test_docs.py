@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 ALL = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 ALL = tuple(p for p in ALL if "_build" not in p.parts)
 PAGES = [p for p in ALL if "```python" in p.read_text()]
-FIGURES = (ROOT / "docs" / "figures.py").read_text()  # the script that makes docs/_figures
+FIGURES = "".join((ROOT / f).read_text() for f in ("docs/figures.py", "benchmarks/plots.py"))  # that make docs/_figures
 # Modules that users do not import; every other module has a place in the reference.
 INTERNAL = (
     *("_*", "*._*", "cli*", "paper*", "store.*", "target.landscape"),
@@ -72,6 +72,11 @@ def test_links_resolve(page):
             assert f'"{Path(target).name}"' in FIGURES or f'"{Path(target).stem}"' in FIGURES, target
         else:
             assert "://" in target or (page.parent / target).exists(), target
+
+
+def test_the_script_of_the_figures_makes_those_of_the_benchmarks():
+    figures = importlib.import_module("docs.figures")
+    assert {f"{name}.png" for name in figures.plots.available()} < figures.MAKERS.keys()
 
 
 # --- command lines ---

@@ -8,12 +8,15 @@ forgotten the one before. All simulations run side by side in one compiled loop.
 """
 
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from benchmarks import page
+from benchmarks.measure import Table
 from jax import lax
 from jax.flatten_util import ravel_pytree
 from scipy import stats
@@ -203,18 +206,23 @@ def _times(finest: float, segment: float, *, constant: bool) -> tuple[jax.Array,
 
 
 def main() -> None:
-    """The table."""
-    chosen = sys.argv[1:] or NAMES
+    """Print the table, and keep it if it has every sampler."""
+    chosen, began, rows = sys.argv[1:] or NAMES, time.perf_counter(), []
     print(f"{'sampler':22s}{'model':18s}{'least p':>10s}{'of':>8s}{'max deviation':>15s}{'lost':>7s}")
     for name in chosen:
         for model in MODELS:
             found = calibrate(hamcmc, model, name)
             worst = int(np.argmin(found.p_values))
-            p = found.p_values[worst]
-            print(
-                f"{name:22s}{model:18s}{p:10.2g}{found.names[worst]:>8s}{found.deviation:15.3f}{found.lost:7.1%}",
-                flush=True,
-            )
+            p, of, lost = f"{found.p_values[worst]:.2g}", found.names[worst], f"{found.lost:.1%}"
+            print(f"{name:22s}{model:18s}{p:>10s}{of:>8s}{found.deviation:15.3f}{lost:>7s}", flush=True)
+            row = {"sampler": f"`{name}`", "model": model, "least p": p, "of": of}
+            rows.append(row | {"largest deviation": f"{found.deviation:.3f}", "runs lost": lost})
+    if chosen is NAMES:
+        settings = {"simulations": SIMULATIONS, "draws": DRAWS, "rows": ROWS, "batch": BATCH}
+        kept, took = page.RESULTS / "calibration.json", time.perf_counter() - began
+        tables = [Table("Ranks of the true parameters among the draws", rows)]
+        page.store(kept, tables, command="make calibration", seconds=took, settings=settings, seeds=[0])
+        print(f"Kept in {kept}; `make pages` puts it on the page.")
 
 
 if __name__ == "__main__":

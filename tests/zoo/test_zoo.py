@@ -1,5 +1,6 @@
 """The zoo itself: cases build and have references, the references are right, and runs are judged as they should."""
 
+import json
 import sys
 
 import jax
@@ -11,7 +12,7 @@ from scipy import stats
 
 from hamcmc.target.posterior import name_of
 from tests import zoo
-from tests.zoo import compare, marginals, posteriordb, references, runner
+from tests.zoo import compare, marginals, page, posteriordb, references, runner
 from tests.zoo.hierarchical import EFFECTS, ERRORS
 
 
@@ -225,3 +226,16 @@ def test_runner_survives_its_workers(tmp_path, monkeypatch, capsys):
     assert "crashed: dies, hangs" in runner.totals(runs)
     monkeypatch.setattr(runner, "WORKER", [sys.executable, "-c", "raise SystemExit('nothing to do')"])
     assert runner.run(*asked, resume=True) == runs
+
+
+def test_the_page_is_as_the_kept_runs_say():
+    kept = json.loads(page.KEPT.read_text())
+    assert page.text(kept) == page.PAGE.read_text(), "run `python -m tests.zoo page`"
+    kept["runs"][0]["mean"] = 0.987  # a number that the page does not have
+    assert page.text(kept) != page.PAGE.read_text()
+
+
+def test_sizes_are_those_of_the_cases():
+    kept = json.loads(page.KEPT.read_text())
+    names = {"linear", "gaussian_stiff", "poisson_rows"}
+    assert page.sizes(names) == {n: kept["sizes"][n] for n in sorted(names)}

@@ -3,6 +3,7 @@
 A reproduction's module is imported when it runs, so that this list costs nothing.
 """
 
+import time
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,8 +48,16 @@ class Entry(NamedTuple):
             **options: those that this reproduction takes.
         """
         module = import_module(f"hamcmc.paper.{self.name}")
+        began = time.perf_counter()
         with shown(progress, self.name) as show:
-            return module.reproduce(Path(out), quick=quick, seed=seed, progress=show, **options)
+            found = module.reproduce(Path(out), quick=quick, seed=seed, progress=show, **options)
+        record = import_module("hamcmc.paper.common").record
+        return record(found, self.command(quick, seed, options), time.perf_counter() - began)
+
+    def command(self, quick: bool, seed: int, options: dict[str, Any]) -> str:
+        """The command that repeats a run; paths are the reader's own."""
+        own = [f"--{k} {'PATH' if isinstance(v, Path) else v}" for k, v in options.items()]
+        return " ".join(["hamcmc reproduce", self.name, *["--quick"] * quick, f"--seed {seed}", *own])
 
 
 REPRODUCTIONS = {

@@ -1,10 +1,9 @@
 """What all reproductions share: the result, its files, and the style of the figures."""
 
 import json
-import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from importlib.metadata import version
+from dataclasses import dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from hamcmc._types import Record
+from hamcmc.paper.machine import machine, versions
 
 # The palette of Okabe and Ito, which colour-blind readers can tell apart. A method has one colour in all figures.
 COLOURS = {
@@ -90,14 +90,26 @@ def finish(
         "columns": list(columns),
         "rows": [list(row) for row in rows],
         "notes": list(notes),
-        "versions": {"python": platform.python_version()}
-        | {p: version(p) for p in ("hamcmc", "jax", "numpy", "scipy", "matplotlib")},
+        "versions": versions("hamcmc", "jax", "jaxlib", "numpy", "scipy", "matplotlib"),
+        "machine": machine(),
+        "date": date.today().isoformat(),
         **(more or {}),
     }
-    results = _plain(results)
     files.append(out / "results.json")
-    files[-1].write_text(json.dumps(results, indent=1, allow_nan=False) + "\n")
-    return Reproduction(name, title, quick, columns, rows, notes, files, results)
+    return _write(Reproduction(name, title, quick, columns, rows, notes, files, results))
+
+
+def record(found: Reproduction, command: str, seconds: float) -> Reproduction:
+    """Add to ``results.json`` by which command it was made, and how long that took."""
+    return _write(replace(found, results=found.results | {"command": command, "seconds": seconds}))
+
+
+def _write(found: Reproduction) -> Reproduction:
+    """Write ``results.json``."""
+    found = replace(found, results=_plain(found.results))
+    path = next(f for f in found.files if f.name == "results.json")
+    path.write_text(json.dumps(found.results, indent=1, allow_nan=False) + "\n")
+    return found
 
 
 styled = mpl.rc_context(STYLE)  # a decorator for functions that draw
