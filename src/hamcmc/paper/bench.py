@@ -100,7 +100,8 @@ class Bench:
         if not w.ranges or not self.asked["candidates"]:
             return w.method.options | dict(zip(w.ranges, np.exp((low + high) / 2).tolist())), []
         sequence = qmc.Halton(len(low), rng=np.random.default_rng(self.seed))
-        box, tried = (low, high), []
+        box, best = (low, high), {}
+        tried: list[Record] = []
         for k in range(ROUNDS):
             for point in qmc.scale(sequence.random(self.asked["candidates"] // ROUNDS), *box):
                 parameters = w.method.options | dict(zip(w.ranges, np.exp(point).tolist()))

@@ -116,7 +116,7 @@ def reproduce(
         corpus: a directory with NOIZEUS; without one, synthetic mixtures are used.
         changes: which changes to measure, such as ``"log,clip"`` or ``"none"``; by default each, and all together.
     """
-    asked = settings(quick)
+    asked = settings(quick) | {"corpus": None if corpus is None else str(corpus), "changes": changes}
     tables = chosen_changes(changes)
     with tempfile.TemporaryDirectory() as folder:
         if corpus is None:
@@ -220,7 +220,11 @@ def _reproduce(
             ),
         ],
         more={
-            "command": f"hamcmc reproduce fig3 --seed {seed}" + (" --quick" if quick else ""),
+            "command": " ".join(
+                [f"hamcmc reproduce fig3 --seed {seed}"]
+                + ["--quick"] * quick
+                + [f"--{k} {asked[k]}" for k in ("corpus", "changes") if asked[k] is not None]
+            ),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": machine(),
             "tuned": {
