@@ -3,7 +3,7 @@
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.stats import qmc
@@ -141,14 +141,15 @@ class Clock:
     """Says how many runs are done and, from the time of those before, how long the rest takes."""
 
     def __init__(self, total: int, progress: Progress):
-        self.total, self.progress, self.done, self.times = total, progress, 0, []
+        self.total, self.progress, self.done = total, progress, 0
+        self.times: list[float] = []
 
     def begin(self, label: str) -> None:
         """Report a run that begins."""
-        left = (self.total - self.done) * float(np.mean(self.times)) if self.times else None
-        note = (
-            "" if left is None else f"about {_minutes(left)} left, {_minutes(self.total * np.mean(self.times))} in all"
-        )
+        note = f"{self.total} runs"
+        if self.times:
+            mean = float(np.mean(self.times))
+            note = f"about {_minutes((self.total - self.done) * mean)} left, {_minutes(self.total * mean)} in all"
         self.progress(Status(self.done / self.total, label, note=note))
 
     def end(self, seconds: float | None) -> None:
@@ -158,8 +159,8 @@ class Clock:
             self.times.append(seconds)
 
 
-def _minutes(seconds: Any) -> str:
-    return f"{float(seconds) / 60:.0f} min" if seconds >= 90 else f"{float(seconds):.0f} s"
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 def _held(asked: Record) -> list[int]:

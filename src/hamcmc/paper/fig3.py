@@ -114,10 +114,11 @@ def reproduce(
         seed: everything random follows from it.
         progress: called with each status.
         corpus: a directory with NOIZEUS; without one, synthetic mixtures are used.
-        changes: which changes to measure, such as ``"log,clip"`` or ``"none"``; by default each, and all together.
+        changes: which changes to measure, such as ``"log,clip"`` or ``"none"``; by default each, and all together
+            (none in a quick run).
     """
-    asked = settings(quick) | {"corpus": None if corpus is None else str(corpus), "changes": changes}
-    tables = chosen_changes(changes)
+    asked: Record = settings(quick) | {"corpus": None if corpus is None else str(corpus), "changes": changes}
+    tables = chosen_changes("none" if quick and changes is None else changes)
     with tempfile.TemporaryDirectory() as folder:
         if corpus is None:
             make_corpus(Path(folder), asked["test"] + asked["development"] + (4 if quick else 18), seed)
