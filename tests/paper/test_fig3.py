@@ -1,72 +1,124 @@
-"""Figure 3: the corpus and its split, the same budget for all methods, and a claim that may come out false."""
+"""Figure 3: real samplers on a small made-up corpus, a run that goes on where it was, and claims that may be false."""
 
 import json
 
 import numpy as np
 import pytest
 
-from hamcmc.paper import fig3
-from hamcmc.store.errors import NonFinite
+from hamcmc.paper import bench, denoising, fig3
+from hamcmc.paper.journal import Journal
 
-GAIN = {"sgld": 0.5, "psgld": 0.55, "hamcmc": 0.6}
+SMALL = {"speech_rank": 4, "noise_rank": 2, "iterations": 100, "averaged": 30, "candidates": 2, "noises": 1}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    fig3.make_corpus(folder, 4, seed=0)
+    return folder
 
 
 @pytest.fixture
-def stand(monkeypatch):
-    """In place of a sampler: so much of the noise is taken away, most at the second step size; one chain is lost."""
-    calls = []
-
-    def cleaned(noisy, W, method, step_size, asked, seed):
-        calls.append((noisy.name, method.sampler, step_size, seed))
-        x, _, _ = fig3.spectra(noisy)
-        clean, _, _ = fig3.spectra(noisy.with_name(noisy.name.split("_")[0] + ".wav"))
-        gain = GAIN[method.sampler] - 0.1 * (step_size != method.steps[1])
-        if noisy.name.startswith("sp04_machine") and method.sampler == "psgld":
-            raise NonFinite("lost")
-        return gain * clean * np.sqrt(1 / (1 + 10**-0.5)) + (1 - gain) * x
-
-    def train(files, *, rank, alpha, seed, progress):
-        assert [f.name for f in files] == ["sp01.wav", "sp02.wav"]  # neither tested nor searched on
-        return fig3.dictionary.Dictionary(np.ones((257, rank)), alpha)
-
-    small = {"search": True, "test": 1, "development": 1, "noises": 2, "speech_rank": 4}
+def small(monkeypatch):
     quick = fig3.settings(True)
-    monkeypatch.setattr(fig3, "settings", lambda _: quick | small)
-    monkeypatch.setattr(fig3, "cleaned", cleaned)
-    monkeypatch.setattr(fig3.dictionary, "train", train)
-    return calls
+    monkeypatch.setattr(fig3, "settings", lambda _: quick | SMALL)
 
 
-def test_results(stand, tmp_path):
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    fig3.make_corpus(corpus, 4, seed=0)
-    said = []
-    out = tmp_path / "out"
-    found = fig3.reproduce(out, quick=True, seed=3, corpus=corpus, progress=lambda status: said.append(status.done))
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
+def test_the_whole(small, corpus, tmp_path, monkeypatch):
+    """It is killed at the fifth run; the second attempt does the rest, and the third has nothing left to do."""
+    runs, real = [], denoising.clean
+
+    def clean(recording, W, sampler, *more):
+        if len(runs) == 4 and "killed" not in runs:
+            runs.append("killed")
+            raise KeyboardInterrupt
+        runs.append((recording.noisy.name, sampler))
+        return real(recording, W, sampler, *more)
+
+    monkeypatch.setattr(bench, "clean", clean)
+    out, said = tmp_path / "out", []
+    with pytest.raises(KeyboardInterrupt):
+        fig3.reproduce(out, quick=True, seed=3, corpus=corpus, changes="clip")
+    assert len(json.loads((out / "runs.json").read_text())) == 4
+    found = fig3.reproduce(out, quick=True, seed=3, corpus=corpus, changes="clip", progress=said.append)
+    results = json.loads((out / "results.json").read_text())
     assert {f.name for f in found.files} == {"fig3.png", "fig3.svg", "results.json"}
-    assert results["files"] == [[4, "babble"], [4, "machine"]]
-    assert {len(t["tried"]) for t in results["tuned"].values()} == {3}
-    assert {label: t["step_size"] for label, t in results["tuned"].items()} == {
-        label: m.steps[1] for label, m in fig3.METHODS.items()
-    }
-    searched = {name for name, _, _, seed in stand if seed == 1_000_003}
-    assert searched == {"sp03_babble_sn5.wav"}  # never on the files that are tested
-    assert results["lost"] == {"SGLD": 0, "pSGLD": 1, "HAMCMC": 0}
-    assert results["claim"]["holds"]
-    assert "true here" in found.notes[-1]
-    assert "synthetic" not in found.title
-    assert said == sorted(said)
-    assert said[-1] < 1
+    # Three searches with two candidates on one file; one file for each of four methods, and three with the change.
+    assert len(runs) == 1 + 3 * 2 + 4 + 3
+    assert {name for name, _ in (r for r in runs if r != "killed")} == {"sp03_babble_sn5.wav", "sp04_babble_sn5.wav"}
+    assert [len(t["tried"]) for t in results["tuned"].values()] == [2, 2, 2, 0]
+    assert list(results["sdr"]) == ["SGLD", "pSGLD", "HAMCMC", "Gibbs"]
+    assert all(len(sdrs) == 1 for sdrs in results["sdr"].values())
+    assert all(0 <= share <= 1 for each in results["covered"].values() for share in each[0] if share is not None)
+    assert [(r["method"], r["changes"]) for r in results["changes"]] == [(m, ["clip"]) for m in fig3.PAPER]
+    assert results["quick"]
+    assert {"command", "date", "machine", "versions", "settings", "seed"} <= set(results)
+    done = [s.done for s in said]
+    assert done == sorted(done)
+    assert "left" in said[-1].note
+    again = fig3.reproduce(out, quick=True, seed=3, corpus=corpus, changes="clip")
+    assert len(runs) == 14
+    assert again.results["sdr"] == results["sdr"]
 
 
-def test_the_mixtures_are_at_5_db(tmp_path):
-    fig3.make_corpus(tmp_path, 1, seed=1)
-    recordings, _ = fig3.read_corpus(tmp_path)
-    assert len(recordings) == 4
-    for r in recordings:
-        clean, noisy = (fig3.audio.read(fig3.audio.info(f))[:, 0] for f in (r.clean, r.noisy))
+def test_the_sampler_cleans(corpus):
+    """The model with logarithms finds speech in white noise; its sets hold about as many true spectra as they say."""
+    recordings, clean = denoising.read_corpus(corpus)
+    r = next(r for r in recordings if r.sentence == 4 and r.noise == "white")
+    W = denoising.train([clean[n] for n in (1, 2, 3)], 10, 1.2, 0)
+    asked = {"speech_alpha": 1.2, "noise_alpha": 1.89, "noise_rank": 2, "iterations": 300, "averaged": 50}
+    options = denoising.PAPER | denoising.CHANGES["log"]
+    found = denoising.clean(r, W, "sgld", {"step_size": 1e-3}, options, asked, 0)
+    assert found.sdr > 8  # of 5.1 before
+    assert 0.8 < found.covered[1] < 0.97
+    lost = denoising.clean(r, W, "sgld", {"step_size": 1e6}, options, asked, 0)
+    assert np.isnan(lost.sdr)
+
+
+def test_changes():
+    work = bench.Work("SGLD", fig3.METHODS["SGLD"], (), [])
+    assert work.options == {
+        "positivity": "mirror",
+        "sweeps": 1,
+        "proposal": "prior",
+        "swap": False,
+        "clip": None,
+    }  # the paper's
+    assert work.ranges == fig3.METHODS["SGLD"].mirrored
+    every = fig3.chosen_changes(None)
+    assert every == [("log",), ("impulses",), ("clip",), ("log", "impulses", "clip")]
+    for changes in every[:3]:
+        changed = bench.Work("SGLD", fig3.METHODS["SGLD"], changes, []).options
+        assert {k for k in changed if changed[k] != work.options[k]} == set(denoising.CHANGES[changes[0]])
+    assert fig3.chosen_changes("none") == []
+    assert fig3.chosen_changes("clip,all") == [("clip",), ("log", "impulses", "clip")]
+    with pytest.raises(ValueError, match="changes must be a list of log, impulses, clip and all, or none; got 'fast'"):
+        fig3.chosen_changes("fast")
+
+
+def test_spectra_have_256_bins_and_come_back():
+    x = np.random.default_rng(0).standard_normal(20_000)
+    x -= np.convolve(x, np.ones(512) / 512, "same")  # little at 0 Hz
+    X = denoising.analyse(x)
+    assert X.shape[0] == 256
+    assert X.shape[1] % denoising.PADDED == 0
+    back = denoising.synthesise(X, len(x))
+    assert np.sum((back - x) ** 2) < 1e-3 * np.sum(x**2)
+
+
+def test_journal(tmp_path):
+    journal = Journal(tmp_path / "runs.json")
+    journal.put({"b": 1, "a": 2}, [1.5, None])
+    kept = Journal(tmp_path / "runs.json")
+    assert kept.get({"a": 2, "b": 1}) == [1.5, None]
+    assert kept.get({"a": 2, "b": 2}) is None
+
+
+def test_the_mixtures_are_at_5_db(corpus):
+    recordings, _ = denoising.read_corpus(corpus)
+    assert len(recordings) == 16
+    for r in recordings[:4]:
+        clean, noisy = (denoising.samples(f) for f in (r.clean, r.noisy))
         ratio = 10 * np.log10(np.sum(clean**2) / np.sum((noisy - clean) ** 2))
         assert ratio == pytest.approx(5, abs=0.3)
 

@@ -96,21 +96,106 @@ def test_power_of_the_impulses(file, old, new):
     assert z_of(found, mean_log_impulse(1.2, 100.0, 2)) > 8
 
 
-def gain_by_quadrature(variances, power):
-    """E of the first of two gains at α = 1, where Φ/2 has a Lévy law."""
+def shared_by_quadrature(variances, power):
+    """E of the first of two gains, and of log V, at α = 1, where Φ/2 has a Lévy law."""
     t = np.linspace(-6, 18, 1201)
     log_prior = -0.5 * t - np.exp(-t) / 4  # of log Φ/2
     first, second = (np.log(2 * v) + t for v in variances)
     total = np.logaddexp(first[:, None], second[None])
     weight = log_prior[:, None] + log_prior[None] - total - power / 2 * np.exp(-total)
-    return float(np.sum(np.exp(first[:, None] - total + weight - logsumexp(weight))))
+    p = np.exp(weight - logsumexp(weight))
+    return float(np.sum(np.exp(first[:, None] - total) * p)), float(np.sum(total * p))
+
+
+def shared_z(metropolis, proposal):
+    variances, power = (1.0, 3.0), 30.0
+    log_phi = impulses(metropolis, [1.0, 1.0], variances, power, 2, proposal)
+    terms = log_phi + np.log(variances)[:, None]
+    total = np.logaddexp(*terms)
+    return max(map(z_of, (np.exp(terms[0] - total), total), shared_by_quadrature(variances, power)))
 
 
 def test_two_sources_share_an_entry():
-    variances, power = (1.0, 3.0), 30.0
-    log_phi = impulses(Metropolis, [1.0, 1.0], variances, power, 2, "walk")
-    gain = 1 / (1 + variances[1] / variances[0] * np.exp(log_phi[1] - log_phi[0]))
-    assert z_of(gain, gain_by_quadrature(variances, power)) < 4
+    assert shared_z(Metropolis, "walk") < 4
+
+
+def test_so_they_do_with_the_papers_moves():
+    assert shared_z(partial(Metropolis, swap=False), "prior") < 4
+    with mutant(MODEL, "-dof / 2 * log_variance", "-dof * log_variance"):
+        broken = importlib.import_module("hamcmc.stable.impulses").Metropolis
+        assert shared_z(partial(broken, swap=False), "prior") > 8
+
+
+# --- priors of factors that are folded back at 0 ---
+
+
+def prior_slopes(module):
+    """The gradient of the prior of mirrored H, and the generalized gamma's (ca − 1)/x − (c/x)(x/b)^c."""
+    alpha, a, b, c = 1.2, 0.6, 0.5, -2 / 1.2
+    source = module.Source(1, alpha, np.ones((2, 1)), prior_H=module.Prior(a, b))
+    model, unit = module.build(np.full((2, 30), 1.0 + 0j), [source], "mirror")
+    x = np.geomspace(0.2, 5, 30)[None]
+    position = ({"H": jnp.asarray(x)},)
+    slope = jax.grad(lambda p: module.log_prior(model, p))(position)[0]["H"]
+    return np.asarray(slope), (c * a - 1) / x - c / x * (x * unit**alpha / b) ** c
+
+
+def test_the_prior_of_mirrored_factors():
+    np.testing.assert_allclose(*prior_slopes(importlib.import_module("hamcmc.stable.model")), rtol=1e-4)
+    with mutant(MODEL, "- model.form.mirror * logs", "+ 0 * logs"):
+        found, exact = prior_slopes(importlib.import_module("hamcmc.stable.model"))
+    assert np.abs(found / exact - 1).max() > 0.1
+
+
+def test_mirrored_factors_stay_positive():
+    """With steps far longer than the factors."""
+    options = {"sampler": "sgld", "step_size": 1e-2, "warmup": 20, "num_samples": 5, "thin": 1, "clip": 0.1}
+    X = np.exp(np.random.default_rng(0).standard_normal((3, 8))) + 0j
+    found = separate(X, [Source(2, 1.2)], positivity="mirror", **options)
+    assert found.W.min() > 0
+    assert found.H.min() > 0
+
+
+# --- does the posterior cover the truth? ---
+
+
+def covered(module, columns=400):
+    """The shares of a simulated source in its 50 and 90 % sets; W is known."""
+    alphas, rows = (1.2, 1.8), 3
+    W = [np.array([[0.5], [1.0], [3.0]]), np.array([[2.0], [1.0], [0.7]])]
+    keys = jax.random.split(jax.random.key(2), 4)
+    H = [distributions.generalized_gamma(k, 2.0, 1.0, -2 / al, (1, columns)) for k, al in zip(keys, alphas)]
+    parts = [
+        np.asarray(distributions.complex_stable(k, al, (w @ h) ** (1 / al), (rows, columns)), complex)
+        for k, al, w, h in zip(keys[2:], alphas, W, H)
+    ]
+    sources = [module.Source(1, al, w, prior_H=module.Prior(2.0, 1.0)) for al, w in zip(alphas, W)]
+    found = module.separate(sum(parts), sources, truth=parts, sampler="gibbs", warmup=100, num_samples=60, thin=3)
+    ranks = found.sources[0].ranks
+    assert ranks.shape == (2, rows, columns)
+    calibration = importlib.import_module("hamcmc.stable.calibration")
+    return np.array(list(calibration.coverage(ranks, (0.5, 0.9)).values()))
+
+
+def test_the_posterior_covers_the_truth():
+    """Within three standard errors of 2400 parts, which are nearly independent."""
+    error = np.sqrt(np.array([0.5 * 0.5, 0.9 * 0.1]) / 1200)
+    assert (np.abs(covered(stable) - [0.5, 0.9]) < 3 * error).all()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("gain * (1 - gain) *", "0.5 * gain * (1 - gain) *"), ("mean = along * gain", "mean = 0 * along * gain")],
+)
+def test_power_of_the_coverage(old, new):
+    with mutant("stable/calibration.py", old, new):
+        found = covered(importlib.import_module("hamcmc.stable"))
+    assert np.abs(found - [0.5, 0.9]).max() > 0.06
+
+
+def test_truth_of_another_shape():
+    with pytest.raises(ValueError, match="truth must have the shape of X"):
+        separate(X, [Source(1, 1.5)], truth=[np.ones((2, 2))])
 
 
 # --- factors: many columns (or rows) of one entry each are as many independent chains ---

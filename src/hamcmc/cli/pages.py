@@ -140,6 +140,10 @@ def reproduce(
     ratings: Annotated[Path | None, typer.Option(help="fig5: your copy of MovieLens 1M, or other ratings.")] = None,
     blocks: Annotated[int | None, typer.Option(metavar="B", help="fig5: cut the matrix into B × B blocks.")] = None,
     corpus: Annotated[Path | None, typer.Option(help="fig3: your copy of NOIZEUS, or files laid out like it.")] = None,
+    changes: Annotated[
+        str | None,
+        typer.Option(help="fig3: our changes to measure: some of log,impulses,clip,all (default: each), or none."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Reproduce a figure or theorem of the paper: figures (PNG, SVG), results.json, report.html, and a table."""
@@ -151,7 +155,7 @@ def reproduce(
 
         if name not in (*REPRODUCTIONS, "all"):
             raise ValueError(f"name must be one of {', '.join(REPRODUCTIONS)}, all; got {name!r}")
-        given = {"ratings": ratings, "blocks": blocks, "corpus": corpus}
+        given = {"ratings": ratings, "blocks": blocks, "corpus": corpus, "changes": changes}
         for option, value in given.items():
             if value is not None and name != "all" and option not in REPRODUCTIONS[name].options:
                 raise ValueError(f"{name} takes no --{option}")

@@ -31,10 +31,11 @@ SPREAD = 0.1  # of an ensemble's replicas at the start: they learn the curvature
 
 
 class Look(NamedTuple):
-    """A draw: (W, H) and the gain of each source, the potential, and the acceptance of impulses."""
+    """A draw: (W, H) and the gain of each source, log V, the potential, and the acceptance of impulses."""
 
     factors: list[tuple[Array, Array]]
     gains: Array
+    log_variance: Array
     potential: Array
     acceptance: Array
 
@@ -163,9 +164,10 @@ def gradient_chain(
         c = t % copies if replicas > 1 else (inner.step - 1) % copies
         position = inner.position if replicas == 1 else jax.tree.map(lambda x: x[c], inner.position)
         parts, log_phi = factors(model, position), jnp.moveaxis(impulses[c][:, :, 2], 0, 1)
-        gains = jax.nn.softmax(log_phi + log_variances(model, parts), 0)
+        terms = log_phi + log_variances(model, parts)
         whole = Block(jnp.arange(shape[0]), None, model.log_power, model.observed, log_phi)
-        return Look(parts, gains, -StableTarget(model).log_density(position, whole), accepted)
+        density = StableTarget(model).log_density(position, whole)
+        return Look(parts, jax.nn.softmax(terms, 0), logsumexp(terms, 0), -density, accepted)
 
     return Chain(general._replace(init=init, step=step), start, look)
 
@@ -247,9 +249,10 @@ def gibbs_chain(model: Model, metropolis: Metropolis) -> Chain:
         logs = [alphas / 2 * x for x in (log_w, log_h)]
         W, H = (jnp.split(jnp.exp(x), ends) for x in logs)
         density = jnp.sum(free * log_gamma(logs[0], prior_w, alphas)) + jnp.sum(log_gamma(logs[1], prior_h, alphas))
-        density += jnp.sum(observed * log_normal(model.log_power, logsumexp(terms, 0), dof))
+        total = logsumexp(terms, 0)
+        density += jnp.sum(observed * log_normal(model.log_power, total, dof))
         gains = by_source(jax.nn.softmax(terms, 0))
-        return Look([(w.T, h) for w, h in zip(W, H)], gains, -density, accepted)
+        return Look([(w.T, h) for w, h in zip(W, H)], gains, total, -density, accepted)
 
     return Chain(Sampler(init=init, step=step, settings={"sampler": "gibbs"}, gradients_per_step=0), start, look)
 

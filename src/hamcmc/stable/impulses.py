@@ -73,12 +73,14 @@ class Metropolis(NamedTuple):
         dof: 2 for complex entries, 1 for real ones.
         proposal: one of :data:`PROPOSALS`.
         sweeps: how often a call goes over all sources.
+        swap: whether two sources may change roles after each sweep.
     """
 
     alphas: Any
     dof: int
     proposal: str
     sweeps: int
+    swap: bool = True
 
     def start(self, log_v: Array, log_power: Array) -> Array:
         """Impulses to start from, as large as the data require: with smaller ones, large entries throw W and H far
@@ -124,7 +126,7 @@ class Metropolis(NamedTuple):
             keys = jax.random.split(jax.random.fold_in(key, i), len(self.alphas))
             alphas = jnp.asarray(self.alphas, log_v.dtype)
             _, (state, new) = lax.scan(source, nothing, (keys, state, log_v, above, alphas))
-            if len(self.alphas) > 1:
+            if len(self.alphas) > 1 and self.swap:
                 state = _swap(jax.random.fold_in(keys[0], 1), state, log_v, log_power, observed, alphas, self.dof)
             return state, accepted + new / self.sweeps
 

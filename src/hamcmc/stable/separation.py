@@ -17,11 +17,13 @@ from hamcmc._types import Record
 from hamcmc.inference.display import shown
 from hamcmc.inference.many import Turn, advance
 from hamcmc.inference.progress import Progress, Status
+from hamcmc.stable.calibration import ranks_of, turned
 from hamcmc.stable.chains import Chain, gibbs_chain, gradient_chain
 from hamcmc.stable.impulses import PROPOSALS, Metropolis
 from hamcmc.stable.model import Form, Model, Source, build, checked, estimate_alpha
 from hamcmc.store.errors import NonFinite
 
+STRIDE = 10  # steps between two looks at a chain that warms up, if draws are closer than that
 SEGMENTS = 20  # compiled pieces of a run, between which the host looks for NaN and reports progress
 
 
@@ -35,6 +37,8 @@ class Factors(NamedTuple):
         gain_sd: its posterior standard deviation.
         alpha: index of the stable law.
         acceptance: of the Metropolis steps of its impulses, after the warm-up.
+        ranks: the posterior probability of less than the truth, if that was given, for the part along x and, of
+            complex entries, the part across it: parts × rows × columns. See :mod:`hamcmc.stable.calibration`.
     """
 
     W: np.ndarray
@@ -43,6 +47,7 @@ class Factors(NamedTuple):
     gain_sd: np.ndarray
     alpha: float
     acceptance: float
+    ranks: np.ndarray | None = None
 
 
 class AlphaStableMF(NamedTuple):
@@ -50,7 +55,7 @@ class AlphaStableMF(NamedTuple):
 
     Attributes:
         sources: the :class:`Factors` of each.
-        potential: −log p(X, W, H | Φ), up to a constant, after every `thin` steps, warm-up included.
+        potential: −log p(X, W, H | Φ), up to a constant, after every `thin` steps; in the warm-up at least ten.
         settings: the arguments of the run, with the defaults filled in.
     """
 
@@ -126,8 +131,10 @@ def separate(
     block: tuple[int, int] | None = None,
     sweeps: int = 3,
     proposal: str = "both",
+    swap: bool = True,
     positivity: str = "log",
     clip: float | None = 1.0,
+    truth: Sequence[Any] | None = None,
     seed: int = 0,
     progress: bool | Progress | None = None,
 ) -> AlphaStableMF:
@@ -146,9 +153,11 @@ def separate(
         block: rows and columns of the block that a step sees; by default a tenth of the rows and all columns.
         sweeps: Metropolis sweeps over the impulses of the block before each step.
         proposal: of the impulses: ``"prior"``, ``"walk"``, or ``"both"``, one after the other.
+        swap: whether each sweep also proposes that two sources change roles. The paper has no such move.
         positivity: sample logarithms (``"log"``), or fold back (``"mirror"``, as in the paper).
         clip: the farthest that a step may move a coordinate, against the rare step that would throw a chain far away;
             None for no bound. Not for the ensemble.
+        truth: the sources themselves, where they are known, to see how well the posterior covers them.
         seed: everything random follows from it.
         progress: True for a progress bar, None for one if stderr is a terminal, or a function that is called with a
             :class:`~hamcmc.inference.progress.Status`.
@@ -175,7 +184,7 @@ def separate(
     alphas = model.form.alphas
     if sampler == "gibbs":  # each component has its own impulses
         alphas = tuple(np.repeat(alphas, [s.rank for s in sources]).tolist())
-    metropolis = Metropolis(alphas, model.form.dof, proposal, sweeps)
+    metropolis = Metropolis(alphas, model.form.dof, proposal, sweeps, swap)
     chosen = tuple(sorted((recipe.options | (options or {})).items()))
     plan = Plan(model.form, sampler, chosen, rows_columns, metropolis, thin)
     settings = {
@@ -188,19 +197,21 @@ def separate(
         "block": rows_columns,
         "sweeps": sweeps,
         "proposal": proposal,
+        "swap": swap,
         "positivity": positivity,
         "clip": clip,
         "seed": _check.at_least("seed", seed, 0),
     }
     with shown(progress, "separating") as show:
-        kept, (gains, squares, acceptance), trace = _run(plan, model, settings, show)
+        kept, (gains, squares, acceptance, ranks), trace = _run(plan, model, settings, turned(truth, X, unit), show)
     found = []
     for n, (source, draws) in enumerate(zip(sources, kept, strict=True)):
         mean = gains[n] / num_samples
         sd = np.sqrt(np.maximum(squares[n] / num_samples - mean**2, 0))
         W = draws["W"] if source.W is None else np.asarray(source.W)
         H = draws["H"] * unit**source.alpha
-        found.append(Factors(W, H, mean, sd, float(source.alpha), float(acceptance[n] / num_samples)))
+        rank = None if truth is None else ranks[n] / num_samples
+        found.append(Factors(W, H, mean, sd, float(source.alpha), float(acceptance[n] / num_samples), rank))
     return AlphaStableMF(tuple(found), trace, settings)
 
 
@@ -240,13 +251,13 @@ class Carry(NamedTuple):
     Attributes:
         state: of the chain.
         kept: the draws of W and H.
-        sums: over the draws, of gains, their squares and acceptances.
+        sums: over the draws, of gains, their squares, acceptances and ranks of the truth.
         trace: the potential after every `thin` steps.
     """
 
     state: Any
     kept: list[dict[str, Array]]
-    sums: tuple[Array, Array, Array]
+    sums: tuple[Array, Array, Array, Array | None]
     trace: Array
 
 
@@ -257,7 +268,7 @@ def _chain(plan: Plan, model: Model, clip: Any = math.inf) -> Chain:
 
 
 @partial(jax.jit, static_argnames=("plan", "samples", "looks"))
-def _start(plan: Plan, arrays: Model, key: Array, samples: int, looks: int) -> Carry:
+def _start(plan: Plan, arrays: Model, key: Array, truth: Array | None, samples: int, looks: int) -> Carry:
     """The chain at its start, with room for draws and trace."""
     model = arrays._replace(form=plan.form)
     chain = _chain(plan, model)
@@ -265,51 +276,71 @@ def _start(plan: Plan, arrays: Model, key: Array, samples: int, looks: int) -> C
     seen = jax.eval_shape(chain.look, state, jnp.zeros((), jnp.int32))
     kept = jax.tree.map(lambda x: jnp.zeros((samples, *x.shape), x.dtype), _free(model, seen.factors))
     gains, acceptance = (jnp.zeros(x.shape, x.dtype) for x in (seen.gains, seen.acceptance))
-    return Carry(state, kept, (gains, gains, acceptance), jnp.zeros(looks))
+    return Carry(state, kept, (gains, gains, acceptance, jax.tree.map(jnp.zeros_like, truth)), jnp.zeros(looks))
 
 
 @partial(jax.jit, static_argnames="plan", donate_argnames="carry")
 def _segment(
-    plan: Plan, arrays: Model, key: Array, step_size: Array, clip: Array, carry: Carry, begin, end, before
+    plan: Plan,
+    arrays: Model,
+    key: Array,
+    step_size: Array,
+    clip: Array,
+    truth: Array | None,
+    carry: Carry,
+    begin,
+    end,
+    before,
 ) -> Carry:
-    """Draws begin … end−1, of which those from `before` on count."""
+    """Looks begin … end−1, of which those from `before` on are draws."""
     model = arrays._replace(form=plan.form)
     chain = _chain(plan, model, clip)
+    stride = max(plan.thin, STRIDE)
 
     def draw(t: Array, carry: Carry) -> Carry:
         def turn(i: Array) -> Turn:
-            return Turn(jax.random.fold_in(key, t * plan.thin + i), None, step_size)
+            return Turn(jax.random.fold_in(key, i), None, step_size)
 
         def put(store: Array, x: Array) -> Array:
             return store.at[jnp.maximum(t - before, 0)].set(x)
 
-        state, _ = advance(chain.sampler, carry.state, turn, 0, plan.thin)
+        first = stride * jnp.minimum(t, before) + plan.thin * jnp.maximum(t - before, 0)
+        state, _ = advance(chain.sampler, carry.state, turn, first, first + jnp.where(t < before, stride, plan.thin))
         seen = chain.look(state, t)
         kept = jax.tree.map(put, carry.kept, _free(model, seen.factors))
-        new = (seen.gains, seen.gains**2, seen.acceptance)
+        ranks = None if truth is None else ranks_of(truth, model.log_power, seen)
+        new = (seen.gains, seen.gains**2, seen.acceptance, ranks)
         sums = jax.tree.map(lambda a, b: a + jnp.where(t >= before, b, 0), carry.sums, new)
         return Carry(state, kept, sums, carry.trace.at[t].set(seen.potential))
 
     return lax.fori_loop(begin, end, draw, carry)
 
 
-def _run(plan: Plan, model: Model, settings: Record, show: Progress) -> tuple[Any, Any, np.ndarray]:
+def _run(
+    plan: Plan, model: Model, settings: Record, truth: Array | None, show: Progress
+) -> tuple[Any, Any, np.ndarray]:
     """Warm-up and draws: draws of W and H, sums over them, and the trace of the potential."""
-    before = -(-settings["warmup"] // plan.thin)
+    stride = max(plan.thin, STRIDE)
+    before = -(-settings["warmup"] // stride)
     looks = before + settings["num_samples"]
     key_start, key = jax.random.split(jax.random.key(settings["seed"]))
     arrays = model._replace(form=None)
-    carry = _start(plan, arrays, key_start, settings["num_samples"], looks)
+    carry = _start(plan, arrays, key_start, truth, settings["num_samples"], looks)
     step_size, clip = jnp.asarray(settings["step_size"], float), jnp.asarray(settings["clip"] or np.inf, float)
+
+    def count(looks: int) -> int:
+        """Steps up to a look."""
+        return stride * min(looks, before) + plan.thin * max(looks - before, 0)
+
     for begin, end in pairwise(np.unique(np.linspace(0, looks, SEGMENTS + 1).astype(np.int32))):
-        carry = _segment(plan, arrays, key, step_size, clip, carry, begin, end, np.int32(before))
+        carry = _segment(plan, arrays, key, step_size, clip, truth, carry, begin, end, np.int32(before))
         good = np.isfinite(np.asarray(carry.trace)[:end])
         if not good.all():
-            steps = plan.thin * (int(np.argmin(good)) + 1)
+            steps = count(int(np.argmin(good)) + 1)
             raise NonFinite(f"the chain became non-finite within {steps:,} steps: try a smaller step_size")
         phase = "warm-up" if end <= before else "sampling"
-        iteration, total = plan.thin * int(end), plan.thin * looks
-        show(Status(end / looks, phase, iteration, total, plan.thin * before, max(int(end) - before, 0)))
+        done, total = count(int(end)), count(looks)
+        show(Status(done / total, phase, done, total, stride * before, max(int(end) - before, 0)))
     return jax.tree.map(lambda x: np.asarray(x, float), tuple(carry[1:]))
 
 
