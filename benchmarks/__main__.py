@@ -34,9 +34,10 @@ OWN = {  # arguments
     "recommenders": ("ratings", "rank"),
     "denoisers": ("corpus", "sentences", "snr", "only"),
     "large": ("folder",),
+    "seconds": ("before",),
     "race": ("only", "methods", "seconds", "rounds", "huge", "fresh"),
 }
-PATHS = ("ratings", "corpus", "folder")
+PATHS = ("ratings", "corpus", "folder", "before")
 
 
 def show(console: Console, table: Table) -> None:
@@ -77,6 +78,7 @@ def main() -> None:
     parser.add_argument("--ratings", metavar="PATH", help="recommenders: a file of ratings, in place of made ones")
     parser.add_argument("--rank", type=int, default=10, help="recommenders: number of factors; default: 10")
     parser.add_argument("--corpus", metavar="PATH", help="denoisers: noisy sentences and their speech, as in NOIZEUS")
+    parser.add_argument("--before", metavar="PATH", default="", help="seconds: a checkout of 0.1.0 to run beside it")
     parser.add_argument("--folder", metavar="PATH", help="large: where 13 GB of data are, or are put")
     numbers = lambda text: [int(i) for i in text.split(",")]
     parser.add_argument("--sentences", type=numbers, default=(), help="denoisers: 2,3,…; default: those not tuned on")

@@ -3,9 +3,10 @@
 Each run is a process of its own, from the start of Python to the printed summary. "Cold" is the first run on a machine,
 "kept" a later one, with other data of the same size, which finds the compiled programs of the first. NumPyro's NUTS is
 beside them as its documentation has it: 4 vectorized chains, 500 + 500 iterations. Methods take turns; seconds are
-medians over rounds. "Hand-set" is hamcmc with the sampler, its lengths and the starts that the automatic call chose, so
-that nothing is left to decide. "Rest" is what no other column has: checks of the input, traces for the record, and the
-store.
+medians over rounds. "Hand-set" is hamcmc with the sampler and the mode to start from, so that little is left to decide.
+"Rest" is what no other column has: checks of the input, traces for the record, and the store. With ``--before PATH``, a
+checkout of version 0.1.0, one automatic run of that version is added: there "mode" has the tuning of ε, and "rest" has
+tracing, compiling and warm-up.
 """
 
 import json
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,13 +29,13 @@ METHODS = ("hamcmc, cold", "hamcmc, kept", "hand-set, cold", "NUTS")
 ENOUGH = 600.0  # seconds for a process
 
 
-def run(quick: bool) -> list[Table]:
+def run(quick: bool, before: str = "") -> list[Table]:
     """A table for each number of parameters."""
     sizes = {5: 1000} if quick else SIZES
-    return [of_size(columns, rows, 1 if quick else ROUNDS[columns]) for columns, rows in sizes.items()]
+    return [of_size(columns, rows, 1 if quick else ROUNDS[columns], before) for columns, rows in sizes.items()]
 
 
-def of_size(columns: int, rows: int, rounds: int) -> Table:
+def of_size(columns: int, rows: int, rounds: int, before: str) -> Table:
     """All methods on one problem, interleaved."""
     found: dict[str, list[dict[str, float]]] = {m: [] for m in METHODS}
     with tempfile.TemporaryDirectory() as folder:
@@ -42,6 +44,8 @@ def of_size(columns: int, rows: int, rounds: int) -> Table:
             for method in METHODS[:: 1 if r % 2 else -1]:
                 found[method].append(process(method, columns, rows, r, folder))
     table = [{"method": m} | medians(found[m]) for m in METHODS]
+    if before:
+        table.append({"method": "hamcmc 0.1.0"} | of_old(columns, rows, before))
     totals = {m: np.array([f["total"] for f in found[m]]) for m in METHODS}
     what = f"seconds from the start of Python to the summary, {rows:,} × {columns}"
     against = [
@@ -58,6 +62,27 @@ def medians(found: list[dict[str, float]]) -> dict[str, str]:
     parts = {f"{p}, s": f"{np.median([f[p] for f in found]):.2f}" if p in found[0] else "–" for p in PARTS}
     totals = [f["total"] for f in found]
     return parts | {"total, s": f"{np.median(totals):.2f} ({min(totals):.2f}–{max(totals):.2f})"}
+
+
+def of_old(columns: int, rows: int, before: str) -> dict[str, str]:
+    """The row of version 0.1.0."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "data.npz"
+        np.savez(data, **dict(zip("xy", made(columns, rows, 0))))
+        script = Path(__file__).with_name("seconds_before.py")
+        try:
+            done = subprocess.run(
+                [sys.executable, str(script), str(data), str(time.time())],
+                env=os.environ | {"PYTHONPATH": str(Path(before).resolve() / "src")},
+                capture_output=True,
+                text=True,
+                timeout=ENOUGH,
+                check=True,
+            )
+        except subprocess.TimeoutExpired:
+            return {f"{p}, s": "–" for p in PARTS} | {"total, s": f"not finished after {ENOUGH:.0f}"}
+    found = medians([json.loads(done.stdout.strip().splitlines()[-1])])
+    return found | {"total, s": found["total, s"].split(" ")[0]}
 
 
 def process(method: str, columns: int, rows: int, seed: int, cache: str) -> dict[str, float]:
