@@ -24,6 +24,10 @@ class NotForThis(Exception):
     """The method cannot be used on the problem; the message says why."""
 
 
+class TooSlow(NotForThis):
+    """The method has no draws when the budget is spent."""
+
+
 class Raced(NamedTuple):
     """Draws (chain, draw, D), how many chains in succession share minibatches, and the settings in words."""
 

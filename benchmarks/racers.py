@@ -14,8 +14,21 @@ import numpy as np
 
 import hamcmc
 from benchmarks.automatic import FREEDOM
-from benchmarks.race_clock import GLANCE, Clock, Loop, NotForThis, Raced, at_mode, flattened, frame, judge, shortened
+from benchmarks.race_clock import (
+    GLANCE,
+    Clock,
+    Loop,
+    NotForThis,
+    Raced,
+    TooSlow,
+    at_mode,
+    flattened,
+    frame,
+    judge,
+    shortened,
+)
 from benchmarks.race_problems import Problem, Regression, Truth, watched
+from benchmarks.race_torch import posteriors
 
 TRIAL = 0.2  # of the budget, after which a method must be on its way to finish in time
 WARMUP, DRAWS, CHAINS = 500, 500, 4  # of NUTS
@@ -126,7 +139,7 @@ def stepped(
         with clock.part("warm-up"):
             done += loop.run(warmup - done, 1, clock.seconds).shape[1]
     if done < warmup:
-        raise NotForThis(f"{done} of {warmup} iterations of warm-up within {clock.seconds:.0f} s; {words}")
+        raise TooSlow(f"{done} of {warmup} iterations of warm-up within {clock.seconds:.0f} s; {words}")
     with clock.part("sampling"):
         draws = loop.run(DRAWS, 1, clock.seconds)
     chains, made, _ = draws.shape
@@ -191,7 +204,7 @@ def nutpie(problem: Problem, clock: Clock, seed: int, *, low_rank: bool = False)
     x = np.asarray(trace.posterior["theta"].values, np.float64) if "posterior" in trace else np.zeros((1, 0, size))
     x = x[:, : int(np.isfinite(x).all((0, 2)).sum())]
     if x.shape[1] == 0:
-        raise NotForThis(f"warm-up of {tune} iterations not finished within {clock.seconds:.0f} s")
+        raise TooSlow(f"warm-up of {tune} iterations not finished within {clock.seconds:.0f} s")
     words = f"{'low-rank' if low_rank else 'diagonal'} mass, {CHAINS} chains, {tune} + {x.shape[1]} iterations"
     both, share = clock.parts.pop("iterations"), tune / (tune + x.shape[1])
     clock.parts |= {"warm-up": both * share, "sampling": both * (1 - share)}
@@ -307,6 +320,7 @@ METHODS: dict[str, tuple[str, Method]] = {
     "mclmc": ("MCLMC (BlackJAX)", mclmc),
     "sgld": ("SGLD (BlackJAX)", partial(stochastic, kernel="sgld")),
     "sghmc": ("SGHMC (BlackJAX)", partial(stochastic, kernel="sghmc")),
+    "posteriors": ("SGHMC (posteriors)", posteriors),
     "ecs": ("HMCECS (NumPyro)", ecs),
     "ecs-white": ("HMCECS (NumPyro), whitened", partial(ecs, whiten=True)),
 }
