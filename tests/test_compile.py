@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import hamcmc
 from hamcmc import _compile
 from hamcmc.inference import compiled
 
@@ -98,3 +99,48 @@ def test_what_a_loop_closes_over_becomes_an_argument():
 
     program = compiled.Traced(segment, (2.0, jnp.ones(3)), 10).program
     assert program(2.0, jnp.ones(3)).tolist() == [1.0, 3.0, 5.0]
+
+
+def many_cholesky(x):
+    return jnp.sum(jax.vmap(lambda a: jnp.linalg.cholesky(jnp.eye(3) * (1 + a**2)))(x))
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: jnp.sum(jnp.outer(x, x) @ jnp.sort(x)), False),
+        (lambda x: jnp.linalg.eigh(jnp.outer(x, x))[0], False),  # one matrix
+        (many_cholesky, True),
+        (jax.grad(many_cholesky), True),
+        (lambda x: jax.lax.fori_loop(0, 3, lambda _, s: s + many_cholesky(x), 0.0), True),
+        (lambda x: jax.lax.cond(x[0] > 0, many_cholesky, jnp.sum, x), True),
+        (lambda x: jnp.abs(jnp.fft.fft(jnp.ones((2, 3, 4)) * x[0])), True),
+        (lambda x: jax.pure_callback(lambda a: a, x, x), True),
+    ],
+)
+def test_programs_that_hand_their_work_to_other_threads_are_known(function, expected):
+    assert _compile.may_block(function, jnp.ones(4)) == expected
+
+
+def test_models_with_many_matrices_run_alone(monkeypatch):
+    """Two of them at once would wait for each other for ever, where XLA has two threads."""
+    running, most = [], []
+    wait = jax.block_until_ready
+
+    def watched(x):
+        running.append(1)
+        most.append(len(running))
+        found = wait(x)
+        running.pop()
+        return found
+
+    def log_density(x):
+        root = jnp.linalg.cholesky(jnp.eye(3) + jnp.outer(x, x) * 0.01)
+        return -0.5 * jnp.sum(x**2) - jnp.sum(jnp.log(jnp.diag(root)))
+
+    monkeypatch.setattr(jax, "block_until_ready", watched)
+    posterior = hamcmc.Posterior(log_density)
+    start, how = jnp.zeros(3), {"adapt": 20, "num_samples": 500, "ensembles": 4, "step_size": 0.5}
+    result = hamcmc.sample(posterior, "ensemble_hmc", start, progress=False, **how)
+    assert result.draws == 500
+    assert max(most) == 1

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import platform
+import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +64,34 @@ def keep() -> None:
         jax.config.update("jax_compilation_cache_dir", str(cache))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         compilation_cache.reset_cache()  # JAX asks for the directory at its first program, which may have been long ago
+
+
+# Operations that hand their work to XLA's threads and wait there for it. If as many programs do that at once as there
+# are threads, all of them wait for ever. Of a single matrix they take care alone.
+DECOMPOSITIONS = {"cholesky", "cholesky_update", "eig", "eigh", "geqp3", "geqrf", "hessenberg", "householder_product"}
+DECOMPOSITIONS |= {"lu", "ormqr", "qr", "schur", "svd", "symmetric_product", "tridiagonal"}
+HANDED_OUT = DECOMPOSITIONS | {"triangular_solve", "tridiagonal_solve", "fft", "conv_general_dilated"}
+FOREIGN = {"ffi_call", "custom_call", "pure_callback", "io_callback", "debug_callback"}  # whose work nobody knows
+alone = threading.Lock()  # held while a program runs that must not run beside another one of its kind
+
+
+def blocking(jaxpr: Any) -> bool:
+    """Whether a traced program must not run beside another one of its kind, as one with many small matrices."""
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        if name in FOREIGN or (name in HANDED_OUT and any(v.aval.ndim > 2 for v in equation.invars)):
+            return True
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                inner = getattr(inner, "jaxpr", inner)  # of a closed one
+                if hasattr(inner, "eqns") and blocking(inner):
+                    return True
+    return False
+
+
+def may_block(function: Callable, *arguments: Any) -> bool:
+    """:func:`blocking` of a function with such arguments, of which shapes and types are enough."""
+    return blocking(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 
 def processor() -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from hamcmc._compile import jit, soon
+from hamcmc._compile import blocking, jit, soon
 from hamcmc._types import PyTree
 from hamcmc.samplers.base import Sampler
 from hamcmc.store.moments import Moments
@@ -132,6 +132,7 @@ class Traced:
         began = time.perf_counter()
         traced, shapes = jax.make_jaxpr(segment.__wrapped__, return_shape=True)(*arguments)
         self.constants = traced.consts
+        self.blocking = blocking(traced.jaxpr)
         self._pending: Future | None = None
 
         def segment_of(constants: list, *given: Any) -> Segment:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_leaves_with_path
 
+from hamcmc._compile import alone
 from hamcmc._types import Facts, PyTree, Record
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import compiled as loop
@@ -104,6 +106,7 @@ class SamplingProgram:
         self.watch = Watch(job)
         self.show: Progress = silent  # told about compiling, which the driver cannot see
         self.compiled: Any = None  # made before the first segment, so that no segment's time includes it
+        self.alone: AbstractContextManager = nullcontext()
         self.gradients = (
             loop.build_gradients(job.posterior, batch_size=s["batch_size"]) if s["store_gradients"] else None
         )
@@ -160,7 +163,7 @@ class SamplingProgram:
             given = (data, self.states[0], self.keys[0], *arguments)
             traced = self.job.traced or loop.Traced(segment_of(self.job), given, self.total)
             ready = time.perf_counter()
-            self.compiled = traced.program
+            self.compiled, self.alone = traced.program, alone if traced.blocking else nullcontext()
             self.costs["trace"] += traced.seconds
             self.costs["compile"] += time.perf_counter() - ready
             self.show(self.status())
@@ -168,7 +171,8 @@ class SamplingProgram:
 
         def run(part: int) -> loop.Segment:
             """The segment of one part, when it is finished."""
-            return jax.block_until_ready(self.compiled(data, self.states[part], self.keys[part], *arguments))
+            with self.alone:
+                return jax.block_until_ready(self.compiled(data, self.states[part], self.keys[part], *arguments))
 
         segments = list(self.threads.map(run, range(self.parts)))
         lasted = time.perf_counter() - began

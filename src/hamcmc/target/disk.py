@@ -12,6 +12,8 @@ import jax
 import numpy as np
 from jax import Array
 
+from hamcmc._types import PyTree
+
 WORKERS = min(4, os.cpu_count() or 1)  # chunks that are read and computed side by side; more hold more memory
 
 ALIGNMENT = 64  # bytes; JAX computes in place on an array that begins at a multiple, and copies all others
@@ -100,6 +102,12 @@ def mapping(x: Any) -> mmap.mmap | None:
     return held if isinstance(held, mmap.mmap) else None
 
 
+def few_rows(data: PyTree) -> PyTree:
+    """Shapes and types of two rows, to trace a function of rows with."""
+    kind = jax.dtypes.canonicalize_dtype
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape[1:]), kind(x.dtype)), data)
+
+
 def require_whole(x: Any) -> None:
     """Raise if the array is a memory map of a file that has become shorter."""
     if (held := mapping(x)) is None:
@@ -116,12 +124,18 @@ def _advise(held: mmap.mmap, advice: str, begin: int, length: int) -> None:
         held.madvise(getattr(mmap, advice), begin, length)
 
 
-def ahead(work: Callable[[Any], Any], chunks: Iterable[Any], workers: int | None = None) -> Iterator[Any]:
+def ahead(
+    work: Callable[[Any], Any], chunks: Iterable[Any], workers: int | None = None, *, alone: bool = False
+) -> Iterator[Any]:
     """What `work` makes of each chunk, in their order. Threads work on the chunks that follow, a few at a time.
 
-    The first chunk is finished before any other begins, so that a program is compiled once.
+    The first chunk is finished before any other begins, so that a program is compiled once. With `alone` there are no
+    threads (:func:`hamcmc._compile.blocking` says when that is needed).
     """
     waiting, count = iter(chunks), workers or WORKERS
+    if alone:
+        yield from map(work, waiting)
+        return
     for first in waiting:
         yield work(first)
         break

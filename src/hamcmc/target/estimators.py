@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import tree_leaves_with_path
 
 from hamcmc import _check
-from hamcmc._compile import jit
+from hamcmc._compile import jit, may_block
 from hamcmc._types import PyTree
 from hamcmc.target import disk
 from hamcmc.target.importance import Importance, probabilities, require_uniform, scores
@@ -248,7 +248,8 @@ def _full_mean_grad(posterior: Posterior, position: PyTree, batch_size: int) -> 
         found = grad(position, posterior.part(start, batch_size))
         return jax.tree.map(lambda g: n * np.asarray(g, np.float64), found)
 
-    for found in disk.ahead(work, range(0, posterior.size, batch_size)):
+    alone = may_block(grad, position, disk.few_rows(posterior.data))
+    for found in disk.ahead(work, range(0, posterior.size, batch_size), alone=alone):
         total = jax.tree.map(np.add, total, found)
     return jax.tree.map(lambda a, x: jnp.asarray(a / posterior.size, x.dtype), total, position)
 

@@ -12,7 +12,7 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from hamcmc import _check
-from hamcmc._compile import jit
+from hamcmc._compile import jit, may_block
 from hamcmc._types import PyTree
 from hamcmc.target import disk
 from hamcmc.target.minibatch import gather
@@ -180,7 +180,9 @@ def over_rows(
             found.append((slice(k, k + together), places[places < count], in_double))
         return found
 
-    for found in disk.ahead(work, range(0, count, length)):
+    first = jax.tree.map(lambda x: x[0], positions)
+    alone = may_block(posterior.per_datum_grads, first, disk.few_rows(posterior.data))
+    for found in disk.ahead(work, range(0, count, length), alone=alone):
         yield from found
 
 

@@ -8,7 +8,7 @@ chunks side by side, and read those that are on disk; the sums are added up in t
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
-from hamcmc._compile import jit
+from hamcmc._compile import blocking, jit
 from hamcmc._types import PyTree
 from hamcmc.target import disk
 from hamcmc.target.minibatch import gather
@@ -199,7 +199,8 @@ class Passes:
         """The program's sums over chunks. The first chunk counts for the prior, which is the same in all of them."""
         found: tuple[Parts, ...] = ()
         at = self._at(x)
-        for new in disk.ahead(lambda chunk: self._of_chunk(program, at, chunk, given), self._chunks(rows)):
+        work, alone = partial(self._of_chunk, program, at, given=given), blocking(self._session.jaxpr)
+        for new in disk.ahead(work, self._chunks(rows), alone=alone):
             with quiet():
                 found = tuple(Parts(a.prior, a.likelihood + b.likelihood) for a, b in zip(found, new)) or new
         scale = 1.0 if rows is None else self.posterior.size / len(rows)

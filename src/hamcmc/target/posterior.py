@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import keystr, tree_leaves_with_path
 
-from hamcmc._compile import jit
+from hamcmc._compile import jit, may_block
 from hamcmc._types import Facts, PyTree
 from hamcmc.target import disk
 from hamcmc.target import support as _support
@@ -140,7 +140,8 @@ class Posterior(Target):
             part = self.part(start, batch_size)
             return len(jax.tree.leaves(part)[0]), self._mean_value_and_grad(position, part)
 
-        for n, found in disk.ahead(work, range(0, self.size, batch_size)):
+        alone = may_block(self._mean_value_and_grad, position, disk.few_rows(self.data))
+        for n, found in disk.ahead(work, range(0, self.size, batch_size), alone=alone):
             value, grad = unbiased((value, grad), found, n)  # a mean over n data counts n times
         return value, grad
 
