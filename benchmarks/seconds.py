@@ -26,7 +26,7 @@ SIZES = {5: 10_000, 100: 10_000, 1000: 2_000}  # parameters: rows
 ROUNDS = {5: 5, 100: 3, 1000: 2}
 PARTS = ("import", "data", "mode", "trace", "compile", "warm-up", "sampling", "verdict", "summary", "rest")
 METHODS = ("hamcmc, cold", "hamcmc, kept", "hand-set, cold", "NUTS")
-ENOUGH = 600.0  # seconds for a process
+ENOUGH, OLD = 600.0, 300.0  # seconds for a process, and for one of 0.1.0
 
 
 def run(quick: bool, before: str = "") -> list[Table]:
@@ -76,11 +76,11 @@ def of_old(columns: int, rows: int, before: str) -> dict[str, str]:
                 env=os.environ | {"PYTHONPATH": str(Path(before).resolve() / "src")},
                 capture_output=True,
                 text=True,
-                timeout=ENOUGH,
+                timeout=OLD,
                 check=True,
             )
         except subprocess.TimeoutExpired:
-            return {f"{p}, s": "–" for p in PARTS} | {"total, s": f"not finished after {ENOUGH:.0f}"}
+            return {f"{p}, s": "–" for p in PARTS} | {"total, s": f"not finished after {OLD:.0f}"}
     found = medians([json.loads(done.stdout.strip().splitlines()[-1])])
     return found | {"total, s": found["total, s"].split(" ")[0]}
 
