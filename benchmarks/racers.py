@@ -46,7 +46,8 @@ def ours(problem: Problem, clock: Clock, seed: int) -> Raced:
         clock.parts[names.get(part, part)] = clock.parts.get(names.get(part, part), 0.0) + seconds
     plan = result.settings["plan"]
     words = f"automatic ({plan['sampler']}, {plan['regime']}; verdict: {result.check().word})"
-    return Raced(draws, int(result.settings.get("replicas", 1)), words)
+    together = int(result.settings["replicas"]) if plan["regime"] == "minibatches" else 1  # they share minibatches
+    return Raced(draws, together, words)
 
 
 def nuts(problem: Problem, clock: Clock, seed: int, *, dense: bool = False, whiten: bool = False) -> Raced:
