@@ -101,3 +101,13 @@ def test_all_costs_are_counted():
     assert "per effective sample of x, all included: " in str(c)
     noted = cost(make_result({"x": x}, meta={"seconds": 3.0}, notes={"tuning": {"seconds": 10.0, "gradients": 5}}))
     assert noted.parts == {"tuning": 10.0, "sampling": 3.0}
+
+
+def test_replicas_that_share_nothing_are_worth_as_much_as_chains():
+    """Where they do share something, what they share counts once."""
+    rng = np.random.default_rng(0)
+    own, common = rng.normal(size=(32, 125, 6)), rng.normal(size=(2, 1, 125, 6))
+    alone = mixing(own).ess_bulk
+    np.testing.assert_array_equal(mixing(own, 16, coupled=False).ess_bulk, alone)
+    shared = (own.reshape(2, 16, 125, 6) + common).reshape(own.shape)
+    assert (mixing(shared, 16).ess_bulk < 0.3 * alone).all()

@@ -73,7 +73,9 @@ def measure(result: StoredRun, posterior: Posterior | None, draws: int, seed: in
     x, kept = _values(result, replicas)
     chains, weights = x.shape[0], np.asarray(result.weights, np.float64)
     as_stored = np.result_type(*(a["dtype"] for a in result.settings["arrays"] if a["group"] == "posterior"))
-    found = mixing(part(x.astype(as_stored, copy=False), apart), kept, apart)  # ranks of fewer digits are quicker
+    coupled = bool(result.settings.get("coupled", True))
+    quicker = part(x.astype(as_stored, copy=False), apart)  # ranks of fewer digits are
+    found = mixing(quicker, kept, apart, coupled=coupled)
     factor = kish(weights) * result.settings["chains"] / chains if result.draws else np.nan
     found = found._replace(ess_bulk=found.ess_bulk * factor, ess_tail=found.ess_tail * factor)
     flat = x.reshape(-1, x.shape[2])

@@ -43,19 +43,20 @@ class Mixing(NamedTuple):
     own: np.ndarray
 
 
-def mixing(x: np.ndarray, replicas: int = 1, apart: int = 1) -> Mixing:
+def mixing(x: np.ndarray, replicas: int = 1, apart: int = 1, *, coupled: bool = True) -> Mixing:
     """R-hat and ESS of draws (chain, draw, K).
 
     Args:
         x: the draws. Where a chain never moved, or a value is not finite, ESS and R-hat are NaN.
         replicas: how many chains in succession form an ensemble.
         apart: how many chains in succession come from one chain of interleaved chains.
+        coupled: whether the replicas of an ensemble may have something in common; otherwise each is a chain of its own.
     """
     chains, draws, scalars = x.shape
     if draws < LEAST:
         return Mixing(*[np.full(scalars, np.nan)] * 5)
     step = max(1, BLOCK // (chains * draws))
-    blocks = in_threads(lambda k: _mixing(x[..., k : k + step], replicas, apart), range(0, scalars, step))
+    blocks = in_threads(lambda k: _mixing(x[..., k : k + step], replicas, apart, coupled), range(0, scalars, step))
     return Mixing(*(np.concatenate(parts, axis=-1) for parts in zip(*blocks)))
 
 
@@ -65,7 +66,7 @@ def in_threads(work: Callable[[T], U], items: Iterable[T]) -> list[U]:
         return list(pool.map(work, items))
 
 
-def _mixing(x: np.ndarray, replicas: int, apart: int) -> Mixing:
+def _mixing(x: np.ndarray, replicas: int, apart: int, coupled: bool) -> Mixing:
     """:func:`mixing` of one block."""
     together = replicas * apart
     known = np.isfinite(x).all((0, 1)) & (np.ptp(x, axis=1) > 0).all(0)
@@ -81,7 +82,7 @@ def _mixing(x: np.ndarray, replicas: int, apart: int) -> Mixing:
 
     bulk, own = effective(scores)
     tail = effective_in_tails(x)
-    share = _share(scores, bulk, replicas) if replicas > 1 else 1.0
+    share = _share(scores, bulk, replicas) if replicas > 1 and coupled else 1.0
     nan = np.full(x.shape[2], np.nan)
     found = (largest(1) if several else nan, largest(together) if independent else nan, share * bulk, share * tail, own)
     return Mixing(*(np.where(known, v, np.nan) for v in found))

@@ -94,7 +94,7 @@ def summary(
     entries = _entries(shapes, limit, verdict)
     weights = np.asarray(result.weights, np.float64)
     apart = interleaved(result.settings)
-    replicas = result.settings.get("replicas", 1)
+    replicas = result.settings.get("replicas", 1) if result.settings.get("coupled", True) else 1
     draws = read_entries(result, entries)
     rows = in_threads(lambda x: _row(x, weights, apart, replicas), draws)
     total = sum(int(np.prod(s)) for s in shapes.values())
@@ -132,7 +132,7 @@ def _moments(labels: Sequence[str], draws: Sequence[np.ndarray]) -> Iterator[str
 def _row(x: np.ndarray, weights: np.ndarray, apart: int, replicas: int) -> dict[str, float]:
     """The summary of one scalar from its draws (chain, draw).
 
-    Each chain consists of `apart` interleaved chains, and every `replicas` chains form an ensemble.
+    Each chain consists of `apart` interleaved chains, and every `replicas` chains form an ensemble of coupled ones.
     """
     w = np.broadcast_to(weights, x.shape)
     mean, sd = weighted_moments(x, w)
@@ -191,7 +191,7 @@ def _notes(result: StoredRun, columns: Mapping[str, np.ndarray], total: int, ver
     stuck = int(np.isnan(columns["ess_bulk"]).sum())
     if stuck:
         yield f"{stuck:,} entries have no ESS: in one of their chains they never moved."
-    if (replicas := result.settings.get("replicas", 1)) > 1:
+    if (replicas := result.settings.get("replicas", 1)) > 1 and result.settings.get("coupled", True):
         yield f"{replicas} replicas make an ensemble; ESS counts what they share once."
     if apart > 1:
         yield f"Each chain consists of {apart} interleaved chains, which ESS and R-hat see apart."

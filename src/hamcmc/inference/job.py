@@ -85,6 +85,7 @@ def drafted(
     found = {
         "chains": ensembles * replicas,
         "replicas": replicas,
+        "coupled": sampler.coupled and replicas > 1,
         "interleaved": sampler.interleaved,
         "pairs": sampler.pairs,
         "gradient": dict(posterior.settings),

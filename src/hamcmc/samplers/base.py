@@ -36,6 +36,7 @@ class Sampler(NamedTuple):
         passes_per_step: gradients on all data that one step evaluates in addition, on average.
         replicas: how many coupled copies an ensemble has. Above 1, positions have a leading axis of that length, in
             ``init``'s argument and in the state; each copy is a draw.
+        coupled: whether the replicas of an ensemble share something after warm-up, as minibatches or curvature.
         interleaved: how many chains take turns in the sequence of draws (HAMCMC's M).
         pairs: how many curvature pairs may make H in a step; 0 for a sampler without them.
         warmup: steps in which the sampler learns something that it keeps. No average may use these draws.
@@ -49,6 +50,7 @@ class Sampler(NamedTuple):
     gradients_per_step: int = 1
     passes_per_step: float = 0.0
     replicas: int = 1
+    coupled: bool = True
     interleaved: int = 1
     pairs: int = 0
     warmup: int = 0

@@ -201,6 +201,7 @@ def ensemble_hmc(
         settings=settings,
         gradients_per_step=count * TYPICAL_STEPS,
         replicas=count,
+        coupled=False,
         warmup=warmup,
         needs_all_data=True,
         adapts_step=True,
