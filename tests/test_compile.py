@@ -144,3 +144,13 @@ def test_models_with_many_matrices_run_alone(monkeypatch):
     result = hamcmc.sample(posterior, "ensemble_hmc", start, progress=False, **how)
     assert result.draws == 500
     assert max(most) == 1
+
+
+def test_what_a_program_closes_over_can_be_replaced():
+    """And an array that it does not close over cannot, which is said: otherwise the old one would stay in silence."""
+    old, new, other = jnp.full(3, 2.0), jnp.full(3, 5.0), jnp.ones(3)
+    arguments = (other, [jnp.zeros(3)], 1)
+    traced = compiled.Traced(jax.jit(lambda a, s, n: [n * a * old + s[0]]), arguments, 10).begin()
+    assert not traced.replace([other], [new])
+    assert traced.replace([old], [new])
+    assert (traced.program(*arguments)[0] == 5.0).all()

@@ -150,10 +150,13 @@ class Traced:
         self._pending = ThreadPoolExecutor(1).submit(self.lowered.compile)
         return self
 
-    def replace(self, old: Sequence[Array], new: Sequence[Array]) -> None:
-        """Put other arrays in the place of some that the model closes over."""
+    def replace(self, old: Sequence[Array], new: Sequence[Array]) -> bool:
+        """Put other arrays in the place of some that the model closes over. False, if it does not close over them."""
         found = {id(a): b for a, b in zip(old, new)}
+        if not found.keys() <= {id(c) for c in self.constants}:
+            return False
         self.constants = [found.get(id(c), c) for c in self.constants]
+        return True
 
     @cached_property
     def program(self) -> Callable:

@@ -75,9 +75,10 @@ def continued(
     draft: Job, traced: loop.Traced, posterior: Posterior, sampler: Sampler, init: Positions, settings: Record
 ) -> Job:
     """The job whose draft is being compiled, in other coordinates, and at starts that were found meanwhile."""
-    traced.replace(*((white.centre, white.root) for white in (draft.posterior, posterior)))  # type: ignore[attr-defined]
+    moved = traced.replace(*((p.centre, p.root) for p in (draft.posterior, posterior)))  # type: ignore[attr-defined]
     positions = starts_of(posterior, init, draft.keys.start)
-    return started(draft._replace(posterior=posterior), sampler, positions, settings)._replace(traced=traced)
+    job = started(draft._replace(posterior=posterior), sampler, positions, settings)
+    return job._replace(traced=traced if moved else None)
 
 
 class SamplingProgram:
