@@ -61,7 +61,9 @@ def nuts(problem: Problem, clock: Clock, seed: int, *, dense: bool = False, whit
         numpyro.factor("log_density", flat.log_density(centre + (root @ z if whiten else z), data))
 
     def kernel():
-        return NUTS(model, dense_mass=dense), jax.random.split(jax.random.key(seed), CHAINS)
+        # In white coordinates the metric is known, and only the step is left to be learned.
+        learned = NUTS(model, dense_mass=dense, adapt_mass_matrix=not whiten)
+        return learned, jax.random.split(jax.random.key(seed), CHAINS)
 
     flat = flattened(problem)
     centre, root = frame(flat, clock, whiten)

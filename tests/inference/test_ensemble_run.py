@@ -128,3 +128,10 @@ def test_steps_grow_while_a_metric_is_learned(make, model):
     assert size[10] == size[50]
     assert size[0] / size[50] == pytest.approx(np.sqrt(1 / 10), rel=0.15)  # noise is most of it
     assert size[4] / size[50] == pytest.approx(np.sqrt(5 / 10), rel=0.15)
+
+
+def test_a_precision_that_only_this_thread_has_is_honoured():
+    with jax.enable_x64(True):
+        posterior = hamcmc.Posterior(lambda x: -0.5 * jnp.sum(x**2), init=jnp.zeros(2))
+        for how in ({}, {"sampler": "ensemble_hmc", "adapt": 20, "num_samples": 10, "ensembles": 2}):
+            assert hamcmc.sample(posterior, progress=False, **how).posterior["theta"].dtype == np.float64

@@ -172,7 +172,7 @@ class SamplingProgram:
 
         def run(part: int) -> loop.Segment:
             """The segment of one part, when it is finished."""
-            with self.alone:
+            with self.alone, jax.enable_x64(s["x64"]):  # which is a setting of the thread
                 return jax.block_until_ready(self.compiled(data, self.states[part], self.keys[part], *arguments))
 
         segments = list(self.threads.map(run, range(self.parts)))
