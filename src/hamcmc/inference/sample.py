@@ -144,8 +144,7 @@ def sample(
         if out is not None:
             check_free(Path(out), overwrite=overwrite)
         counted = num_samples is not None or warmup is not None
-        iterations = (count if counted else FIRST_DRAWS) * thin
-        asked |= {"iterations": iterations, "counted": counted, "progress": progress}
+        asked |= {"iterations": (count if counted else FIRST_DRAWS) * thin, "counted": counted, "progress": progress}
         prepared = automatic(posterior, init, options=options, **asked)
         if prepared.search is None:  # otherwise the plan is not complete
             say_plan(prepared.plan, progress)
