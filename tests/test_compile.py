@@ -154,3 +154,9 @@ def test_what_a_program_closes_over_can_be_replaced():
     assert not traced.replace([other], [new])
     assert traced.replace([old], [new])
     assert (traced.program(*arguments)[0] == 5.0).all()
+
+
+def test_programs_with_options_of_the_compiler_can_be_looked_at():
+    """Tests compile without them, users with them."""
+    program = jax.jit(many_cholesky, compiler_options=_compile.SOON)
+    assert _compile.may_block(program, jnp.ones(4))

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import os
 import platform
 import threading
@@ -91,7 +92,8 @@ def blocking(jaxpr: Any) -> bool:
 
 def may_block(function: Callable, *arguments: Any) -> bool:
     """:func:`blocking` of a function with such arguments, of which shapes and types are enough."""
-    return blocking(jax.make_jaxpr(function)(*arguments).jaxpr)
+    plain = inspect.unwrap(function)  # a program with options of the compiler cannot be traced as a part of another
+    return blocking(jax.make_jaxpr(plain)(*arguments).jaxpr)
 
 
 def processor() -> str:
