@@ -2,9 +2,8 @@
 
 The iteration is what `hamcmc.sample` compiles when it decides on minibatches: two ensembles of 22 replicas in white
 coordinates, gradients with a second-order control variate, rows drawn by importance, draws, infos, moments and the
-guard against NaN. The two run side by side, in a thread each, and so do the ensembles of the loops that they are
-compared with. The posterior is a logistic regression. A run of 30,000 iterations or more ("in a long run") gets all
-optimisations of the compiler, a shorter one nearly all.
+guard against NaN. Here both ensembles are batched in one program; `hamcmc.sample` runs them side by side. The posterior
+is a logistic regression. A run of 30,000 iterations or more ("in a long run") gets all optimisations of the compiler.
 
 The peer is a compiled loop with nothing but the matrix products that the estimator consists of, on rows that are
 already in place: for the 11 resting replicas of each ensemble θ = c + S z; for the gradient there X θ and Xᵀ times n
@@ -17,8 +16,6 @@ gather's. It has X θ̂ only once, because that does not change from turn to tur
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +23,6 @@ import numpy as np
 from jax import Array, lax
 
 from benchmarks.measure import Burst, Table, interleave, microseconds, ratio
-from hamcmc._types import PyTree
 from hamcmc.inference import auto, schedules
 from hamcmc.inference import compiled as loop
 from hamcmc.target import minibatch
@@ -90,29 +86,24 @@ def logistic(dimension: int, size: int) -> Posterior:
     return Posterior(log_prior, log_likelihood, {"x": x, "y": y}, init=np.zeros(dimension, np.float32))
 
 
-def side_by_side(one: Callable[[int], Array]) -> Burst:
-    """Something for each ensemble, in a thread of its own."""
-    threads = ThreadPoolExecutor(ENSEMBLES)
-    return lambda: list(threads.map(lambda e: jax.block_until_ready(one(e)), range(ENSEMBLES)))
-
-
 def iteration(p: auto.Prepared, batch_size: int, iterations: int, planned: int) -> Burst:
     """The compiled loop that `hamcmc.sample` runs, for a run of so many planned iterations."""
     schedule, thin = schedules.Constant(p.plan.step_size), 2
     slots = -(-iterations // thin)
-    settings = {"batch_size": batch_size, "replace": True, "chains": 1, "thin": thin, "slots": slots}
+    settings = {"batch_size": batch_size, "replace": True, "chains": ENSEMBLES, "thin": thin, "slots": slots}
     segment = loop.build(p.posterior, p.sampler, schedule, **settings)
-    keys = loop.split_keys(loop.keys(0, ENSEMBLES, p.sampler.replicas), ENSEMBLES)
-    starts = p.starts.reshape(ENSEMBLES, 1, p.sampler.replicas, -1)
-    carried = [jax.vmap(p.sampler.init)(x) for x in starts]
-    program = loop.Traced(segment, (p.posterior.data, carried[0], keys[0], 0, iterations, 0, True), planned).program
+    keys = loop.keys(0, ENSEMBLES, p.sampler.replicas)
+    carried = [jax.vmap(p.sampler.init)(p.starts.reshape(ENSEMBLES, p.sampler.replicas, -1))]
 
-    def one(e: int) -> Array:
-        result = program(p.posterior.data, carried[e], keys[e], 0, iterations, 0, True)
-        carried[e] = result.state  # the loop takes its state's memory over
+    given = (p.posterior.data, carried[0], keys, 0, iterations, 0, True)
+    program = loop.Traced(segment, given, planned).program
+
+    def burst() -> Array:
+        result = program(p.posterior.data, carried[0], keys, 0, iterations, 0, True)
+        carried[0] = result.state  # the loop takes its state's memory over
         return result.draws
 
-    return side_by_side(one)
+    return burst
 
 
 def resting(p: auto.Prepared) -> Array:
@@ -120,29 +111,28 @@ def resting(p: auto.Prepared) -> Array:
     return p.starts.reshape(ENSEMBLES, p.sampler.replicas, -1)[:, : p.sampler.replicas // 2]
 
 
-def rows_of(p: auto.Prepared, batch_size: int) -> Any:
+def rows_of(p: auto.Prepared, batch_size: int) -> dict:
     """A minibatch for each ensemble."""
     rows = np.random.default_rng(0).integers(0, p.posterior.size, (ENSEMBLES, batch_size))
     return minibatch.gather(p.posterior.data, jnp.asarray(rows))
 
 
-def repeated(turn: Callable, start: Array, iterations: int, rows: PyTree, *shared: Array) -> Burst:
-    """A compiled loop of ``z <- start + TINY turn(z, …)`` for each ensemble."""
+def repeated(turn: Callable, start: Array, iterations: int, *given: Array) -> Burst:
+    """A compiled loop of ``z <- start + TINY turn(z, …)``."""
 
     @jax.jit
-    def run(start, rows, *shared):
-        return lax.fori_loop(0, iterations, lambda _, z: start + TINY * turn(z, rows, *shared), start)
+    def run(start, *given):
+        return lax.fori_loop(0, iterations, lambda _, z: start + TINY * turn(z, *given), start)
 
-    own = [jax.tree.map(lambda x, e=e: x[e], (start, rows)) for e in range(ENSEMBLES)]
-    return side_by_side(lambda e: run(*own[e], *shared))
+    return lambda: run(start, *given)
 
 
 def gradients(p: auto.Prepared, batch_size: int, iterations: int) -> Burst:
     """Nothing but the gradients of an iteration, by the posterior's own estimator."""
-    each = jax.vmap(p.posterior.grad, (0, None))
+    each = jax.vmap(jax.vmap(p.posterior.grad, (0, None)))
 
-    def turn(z: Array, rows: Any) -> Array:
-        tied = jax.tree.map(lambda x: x + (TINY * z[0, 0]).astype(x.dtype), rows.row["y"])  # what is at θ̂ stays
+    def turn(z: Array, rows: dict) -> Array:
+        tied = jax.tree.map(lambda x: x + (TINY * z[0, 0, 0]).astype(x.dtype), rows.row["y"])  # what is at θ̂ stays
         return each(z, rows._replace(row=rows.row | {"y": tied}))
 
     return repeated(turn, resting(p), iterations, rows_of(p, batch_size))
@@ -154,10 +144,13 @@ def products(p: auto.Prepared, batch_size: int, iterations: int) -> Burst:
     root, hessian, centre = white.root, white.plain.mean_hessian, white.centre
 
     def turn(z: Array, x: Array, root: Array, hessian: Array, centre: Array) -> Array:
-        theta = centre + z @ root.T
-        anchor = centre + TINY * z[0]  # tied to the turn: its products are needed for every minibatch
-        away = theta - 1.001 * anchor
-        there = (x @ anchor) @ x
-        return ((theta @ x.T) @ x + (away @ x.T) @ x + there + away @ hessian) @ root
+        def one(z: Array, x: Array) -> Array:
+            theta = centre + z @ root.T
+            anchor = centre + TINY * z[0]  # tied to the turn: its products are needed for every minibatch
+            away = theta - 1.001 * anchor
+            there = (x @ anchor) @ x
+            return ((theta @ x.T) @ x + (away @ x.T) @ x + there + away @ hessian) @ root
+
+        return jax.vmap(one)(z, x)
 
     return repeated(turn, resting(p), iterations, rows_of(p, batch_size).row["x"], root, hessian, centre)
