@@ -17,6 +17,7 @@ from hamcmc.samplers.ensemble.hamiltonian import ensemble_hmc
 from hamcmc.samplers.ensemble.langevin import ensemble_hamcmc
 from hamcmc.samplers.ensemble.underdamped import ensemble_underdamped
 from hamcmc.samplers.hamcmc import hamcmc
+from hamcmc.samplers.independence import independence
 from hamcmc.samplers.naive import naive
 from hamcmc.samplers.psgld import psgld
 from hamcmc.samplers.sgfs import sgfs
@@ -77,6 +78,7 @@ __all__ = [
     "find_mode",
     "gradient_noise",
     "hamcmc",
+    "independence",
     "laplace",
     "naive",
     "positive",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 # XLA's newer emitters of fused operations take twice as long as the older ones to compile what we have, and its last
@@ -40,6 +41,13 @@ def understood() -> bool:
 
 def _nothing() -> int:
     return 0
+
+
+def put(x: Any, kind: Any = None) -> jax.Array:
+    """A copy of an array on the host as one of JAX. (`jnp.asarray` compiles a program for each shape.)"""
+    if isinstance(x, jax.Array) and kind in (None, x.dtype):
+        return x
+    return jax.device_put(np.array(x, kind), may_alias=True)  # of which nobody else knows
 
 
 def jit(function: Callable, **how: Any) -> Any:

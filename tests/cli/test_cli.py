@@ -157,7 +157,11 @@ def test_the_step_size_is_found(folder, shell, monkeypatch):
 def test_every_sampler_by_name(folder, shell):
     for name in NAMES:
         learning = ("--set", "adapt=20") if name.startswith("ensemble") else ()
-        all_data = name in ("ensemble_adjusted", "ensemble_hmc")  # a Metropolis test takes no minibatches
+        all_data = name in (
+            "ensemble_adjusted",
+            "ensemble_hmc",
+            "independence",
+        )  # a Metropolis test takes no minibatches
         arguments = [a for a in SAMPLE if not (all_data and a in ("--batch-size", 20))]
         code, text = shell(*arguments, "--sampler", name, "-o", name, "--decay", 0.51, *learning)
         assert code in ENDED, text

@@ -8,6 +8,7 @@ import hamcmc
 from hamcmc.diagnostics import grading
 from hamcmc.inference import auto, plan, starts
 from hamcmc.inference import sample as run
+from hamcmc.inference.nearness import Nearness
 from hamcmc.inference.starts import descend, spread_starts
 from hamcmc.target.newton import Objective
 from hamcmc.target.passes import Passes
@@ -97,7 +98,7 @@ def test_no_replica_starts_in_a_mode_that_does_not_matter(monkeypatch, broken):
 def test_a_slow_run_has_fewer_draws(monkeypatch, asked, bend, draws, warmup):
     """Fewer still where the posterior is nearly normal, unless somebody asks for a number of them."""
     monkeypatch.setattr(auto, "decide", lambda facts: plan.on_all_data("slow", facts, slow=True))
-    monkeypatch.setattr(starts, "bend", lambda *_: bend)
+    monkeypatch.setattr(starts, "nearness", lambda *_: Nearness(bend, 0.0))
     found = hamcmc.sample(normal(), replicas=8, thin=1, progress=False, **asked)
     assert found.draws == draws
     assert found.settings["warmup"] == warmup
@@ -133,6 +134,35 @@ def test_a_first_run_that_is_not_good_is_followed_by_a_thorough_one(monkeypatch,
     with_others = {"adapt": 600, "replicas": 8, "thin": found.settings["thin"]}
     again = hamcmc.sample(normal(), num_samples=250, progress=False, **with_others)
     np.testing.assert_array_equal(found.posterior["a"], again.posterior["a"])
+
+
+@pytest.mark.parametrize("regression", [False, True])
+def test_nearly_normal_posteriors_take_independent_proposals(regression):
+    posterior, mean, covariance = rows_of_a_regression(500)
+    if not regression:
+        posterior, mean, covariance = normal(), CENTRE, np.linalg.inv(A) * np.outer(UNITS, UNITS)
+    result = hamcmc.sample(posterior, progress=False)
+    assert (result.settings["plan"]["sampler"], result.settings["warmup"], result.draws) == ("independence", 10, 125)
+    assert result.sample_stats["acceptance"].mean() > 0.85  # 1 − heavy at least, if the posterior is normal
+    draws = np.concatenate([v.reshape(*v.shape[:2], -1) for v in result.posterior.values()], -1)
+    least = float(np.min(result.summary()["ess_bulk"]))
+    assert least > 2500  # of 4000
+    check_moments(draws, mean, covariance, least)
+    assert result.check().word == "good"
+
+
+def test_proposals_that_do_not_suit_give_way_to_trajectories(monkeypatch):
+    """A posterior with heavy tails, which is taken for a normal one."""
+    monkeypatch.setattr(plan, "NORMAL", np.inf)
+    monkeypatch.setattr(plan, "EVEN", np.inf)
+    monkeypatch.setattr(run, "MOST_RUNS", 2)
+    said = []
+    posterior = hamcmc.Posterior(lambda x: -2 * jnp.sum(jnp.log1p(x**2 / 3)), init=jnp.zeros(4))
+    result = hamcmc.sample(posterior, progress=said.append)
+    first, second = (s.note for s in said if s.phase == "plan")
+    assert "independent proposals" in first
+    assert "ensemble_hmc with 600 iterations of warm-up" in second
+    assert result.settings["sampler"]["sampler"] == result.settings["plan"]["sampler"] == "ensemble_hmc"
 
 
 def test_many_rows_go_by_minibatches_around_the_mode(monkeypatch):
@@ -288,4 +318,4 @@ def narrow_in_wide(x):
 )
 def test_the_bend_tells_normal_posteriors_from_others(log_density, most, least):
     found = spread_starts(hamcmc.Posterior(log_density), jnp.zeros(4), 2, 8, seed=0)
-    assert least <= found.bend <= most
+    assert least <= found.nearness.bend <= most

@@ -42,6 +42,15 @@ def test_a_first_run_is_shorter_where_the_posterior_is_nearly_normal():
     assert "normal" not in usual.reason
     counted = decide(Measured(500, 5, False, 1600, 32, True, counted=True))
     assert first_run(counted, 0.0) == counted
+    independent = first_run(plan, 0.05, 0.3)
+    assert (independent.sampler, independent.num_samples, independent.warmup) == ("independence", 125, 10)
+    assert "independent proposals from the normal approximation at the mode" in independent.reason
+    assert "ensemble_hmc" not in independent.reason
+    assert first_run(plan, 0.05, 0.6) == short  # too many proposals would be refused
+    assert first_run(plan, 0.5, 0.3) == usual
+    assert first_run(counted, 0.0, 0.0) == counted
+    again = longer(independent, "usable", 1.5, 1.0)
+    assert (again.sampler, again.options, again.warmup, again.hasty) == ("ensemble_hmc", {"adapt": ADAPT}, None, False)
     again = longer(short, "good", 0.9, 1.0)
     assert (again.num_samples, again.options["adapt"], again.thin) == (250, ADAPT, 4)
 

@@ -148,10 +148,12 @@ USUAL = ("sgld", "psgld", "hamcmc", "ensemble_hamcmc")
 @pytest.mark.parametrize("name", [n if n in USUAL else pytest.param(n, marks=pytest.mark.slow) for n in samplers.NAMES])
 def test_nested_parameters_with_every_sampler(draw, name):
     options = {"fisher": 60 * np.eye(4)} if name == "sgrld" else {}
-    ensemble = name.startswith("ensemble")
-    if ensemble:
+    ensemble = name.startswith("ensemble") or name == "independence"
+    if name == "independence":
+        options = {"replicas": 6}
+    elif ensemble:
         options = {"replicas": 6, "adapt": 25} if name == "ensemble_hmc" else {"pairs": 2, "adapt": 25}
-    options["batch_size"] = None if name in ("ensemble_adjusted", "ensemble_hmc") else 20
+    options["batch_size"] = None if name in ("ensemble_adjusted", "ensemble_hmc", "independence") else 20
     result = draw(name, NESTED, posterior=nested_posterior(), step_size=1e-4, **options)
     shapes = {k: v.shape for k, v in result.posterior.items()}
     chains = 12 if ensemble else 2

@@ -89,6 +89,10 @@ def catalogue(package, posterior, precision):
             lambda: package.ensemble_hmc(posterior, replicas=10, adapt=20),
             {"step_size": 0.5, "slowest": 0.1, "batch_size": None, "bias": 0.0},
         ),
+        "independence": (
+            lambda: package.independence(posterior, replicas=10),
+            {"step_size": 1.0, "slowest": 0.05, "batch_size": None, "bias": 0.0},
+        ),
         "ensemble-underdamped": (
             lambda: package.ensemble_underdamped(posterior.grad, pairs=4, friction=0.7, metric=None),
             {"step_size": 0.02, "slowest": 0.5},
@@ -125,6 +129,7 @@ NAMES = tuple(
         "ensemble-adjusted",
         "ensemble-hmc",
         "ensemble-underdamped",
+        "independence",
     ]
 )
 

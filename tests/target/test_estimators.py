@@ -223,7 +223,7 @@ def test_every_sampler_by_name():
         return out
 
     for name in samplers.NAMES:
-        if name in ("ensemble_adjusted", "ensemble_hmc"):  # take no minibatches
+        if name in ("ensemble_adjusted", "ensemble_hmc", "independence"):  # take no minibatches
             continue
         if name not in ("psgld", "ccadl"):  # by the mean gradient and by those of each datum
             jax.eval_shape(lambda name=name: moved(name))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from hamcmc._compile import jit
+from hamcmc._compile import jit, put
 from hamcmc._types import PyTree
 from hamcmc.target import minibatch
 from hamcmc.target.estimators import control_variate
@@ -76,6 +76,8 @@ def at(posterior: Posterior, positions: PyTree, seed: int = 0) -> PyTree:
     if posterior.streamed or posterior.size * per_row * count > AFFORDABLE:
         return _on_some_rows(posterior, positions, max(1000, SUBSAMPLED // (count * per_row)), seed)
     parts = -(-posterior.size * per_row // PART)
+    if parts == 1:
+        return _mapped(posterior.grad)(positions, posterior.data)
     rows = -(-posterior.size // parts)
     mean = jax.tree.map(jnp.zeros_like, positions)
     of_part = _mapped(posterior.mean_likelihood_grad)
@@ -122,10 +124,11 @@ def log_densities(posterior: Posterior, positions: PyTree) -> np.ndarray:
     """The log-density at each position, on the first rows and scaled to all data."""
     if posterior.size == 0:
         return np.asarray(jit(jax.vmap(posterior.log_density))(positions), np.float64)
-    rows = jax.tree.map(lambda x: jnp.asarray(x[:SOME]), posterior.data)
+    rows = jax.tree.map(lambda x: put(x[:SOME]), posterior.data) if posterior.streamed else posterior.data
     found = jit(partial(_densities, posterior))(positions, rows)
     return np.asarray(found, np.float64)
 
 
 def _densities(posterior: Posterior, positions: PyTree, rows: PyTree) -> Array:
+    rows = jax.tree.map(lambda x: x[:SOME], rows)
     return lax.map(lambda p: posterior.log_density(p, rows), positions, batch_size=TOGETHER)

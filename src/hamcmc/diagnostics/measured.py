@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from hamcmc._compile import put
 from hamcmc._types import PyTree
 from hamcmc.diagnostics import gradients
 from hamcmc.diagnostics.ess import interleaved, kish, part
@@ -170,7 +170,7 @@ def _confronted(result: StoredRun, posterior: Posterior, draws: int, seed: int, 
     more = spread(result.draws, max(len(when), min(RUN, MEMORY // max(1, scalars)) // len(rows)))
     leaves = {n: result.read_at(f"posterior/{n}", more)[rows] for n in result.shapes}
     tree = gradients.structure(posterior, {n: x[0, 0] for n, x in leaves.items()})
-    positions = posterior.unconstrain_unchecked(tree.unflatten([jnp.asarray(x) for x in leaves.values()]))
+    positions = posterior.unconstrain_unchecked(tree.unflatten([put(x) for x in leaves.values()]))
     chosen = np.searchsorted(more, when).clip(0, len(more) - 1)
     some = jax.tree.map(lambda a: np.asarray(a)[:, chosen].reshape(-1, *a.shape[2:]), positions)
     slopes = gradients.at(posterior, some, seed)
@@ -187,11 +187,11 @@ def _confronted(result: StoredRun, posterior: Posterior, draws: int, seed: int, 
         raise ValueError("all parameters are mirrored at a boundary, where Stein's identities do not hold")
     only = tuple(d._replace(x=d.x[..., confronted]) for d in (here, everywhere))
     stein = confront(only[0], np.where(np.isfinite(g), g, 0.0)[..., confronted], only[1])
-    density = gradients.log_densities(posterior, jax.tree.map(lambda a: a[:PUSHED], some))
+    density, ends = _densities(posterior, some, confronted, stein, only[1])
     single = not jax.config.jax_enable_x64  # type: ignore[attr-defined]
     lost = float(np.nanmedian(np.abs(density))) * np.finfo(np.float32).eps / 2 if single else 0.0
     bounded = np.zeros(confronted.size, bool)
-    bounded[confronted] = _ends(posterior, some, confronted, stein, only[1])
+    bounded[confronted] = ends
     left = (
         f"{confronted.size - confronted.sum():,} parameters are mirrored at a boundary" if not confronted.all() else ""
     )
@@ -226,18 +226,20 @@ def _mirrored(posterior: Posterior, tree: Any, leaves: dict[str, np.ndarray]) ->
     )
 
 
-def _ends(posterior: Posterior, some: PyTree, confronted: np.ndarray, stein: Confronted, run: Draws) -> np.ndarray:
-    """Which confronted scalars end where the density is not small, as a prior that is cut off by hand does.
+def _densities(
+    posterior: Posterior, some: PyTree, confronted: np.ndarray, stein: Confronted, run: Draws
+) -> tuple[np.ndarray, np.ndarray]:
+    """Log-densities of some draws, and which confronted scalars end where the density is not small.
 
-    The most suspicious scalars are tried: the outermost draws are pushed a little further out. If the density is zero
-    there, it has a boundary.
+    A prior that is cut off by hand has such an end. The most suspicious scalars are tried: the outermost draws are
+    pushed a little further out. If the density is zero there, it has a boundary.
     """
     worst = np.fmax(np.fmax(np.abs(stein.mean.t), np.abs(stein.sd.t)), np.abs(stein.tail.t))
     tried = np.argsort(-np.nan_to_num(worst))[:PUSHED]
     flat, shapes = _matrix(some, 1), jax.tree.structure(some)
     columns = np.nonzero(confronted)[0]
     scale = run.flat.std(0)
-    pushed = []
+    pushed = [flat[:PUSHED]]
     for j in tried:
         order = np.argsort(flat[:, columns[j]])
         for rows, sign in ((order[:AT_EDGE], -1), (order[-AT_EDGE:], 1)):
@@ -248,9 +250,10 @@ def _ends(posterior: Posterior, some: PyTree, confronted: np.ndarray, stein: Con
     leaves, at = [], 0
     for leaf in jax.tree.leaves(some):
         width = int(np.prod(leaf.shape[1:]))
-        leaves.append(jnp.asarray(rows[:, at : at + width].reshape(-1, *leaf.shape[1:]), leaf.dtype))
+        leaves.append(put(rows[:, at : at + width].reshape(-1, *leaf.shape[1:]), leaf.dtype))
         at += width
-    density = gradients.log_densities(posterior, shapes.unflatten(leaves)).reshape(len(tried), -1)
+    density = gradients.log_densities(posterior, shapes.unflatten(leaves))
+    inside = len(pushed[0])
     ends = np.zeros(len(worst), bool)
-    ends[tried] = ~np.isfinite(density).all(1)
-    return ends
+    ends[tried] = ~np.isfinite(density[inside:].reshape(len(tried), -1)).all(1)
+    return density[:inside], ends

@@ -16,9 +16,10 @@ from hamcmc._types import Facts, PyTree, Record
 from hamcmc.inference.arguments import Init, init_of, warmup_of
 from hamcmc.inference.job import batch_size_of, parameters, storable
 from hamcmc.inference.modes import surveyed
+from hamcmc.inference.nearness import Nearness
 from hamcmc.inference.plan import FIRST_ADAPT, Measured, Plan, decide, first_run
 from hamcmc.inference.progress import Progress, tell
-from hamcmc.inference.starts import DENSE, spread_starts
+from hamcmc.inference.starts import DENSE, Search
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.registry import takes
 from hamcmc.store.checkpoint import Checkpoint
@@ -50,7 +51,7 @@ class Prepared(NamedTuple):
 
     posterior: Whitened
     sampler: Sampler
-    starts: jax.Array
+    starts: np.ndarray
     plan: Plan
     arrays: dict[str, np.ndarray]
     account: Record
@@ -82,8 +83,8 @@ def prepare(
             "init is missing: say what the parameters look like, as Posterior(…, init=…) or sample(…, init=…). "
             "Zeros of the right shapes will do for most models"
         )
-    first = parameters(given, jax.random.key(seed))
-    like = posterior.unconstrain(first)
+    begin = parameters(given, jax.random.key(seed))
+    like = posterior.unconstrain(begin)
     usual = {} if counted else {"adapt": FIRST_ADAPT}
     usual |= {k: v for k, v in options.items() if takes("ensemble_hmc", k)}
     trial = samplers.build("ensemble_hmc", posterior, **usual)
@@ -105,7 +106,7 @@ def prepare(
             facts = facts._replace(seconds=gradient_seconds(posterior, like, facts.replicas))
         elif plan == "mode":
             tell(progress, "looking for the mode")
-            passes, _ = prepared(posterior, first, seed)
+            passes, _ = prepared(posterior, begin, seed)
             found = approximated(passes, like, seed=seed)
             tell(progress, "looking for other modes")
             found = surveyed(passes, found, passes.flat(like), seed)
@@ -123,23 +124,29 @@ def prepare(
     if found is not None and (plan.regime == "minibatches" or facts.near):
         arrays, plan = around_mode(found, plan, replicas, seed), first_run(plan, facts.bend)
         return assemble(posterior, like, plan, arrays, {"gradients": found.gradients, "seconds": spent}, estimated)
-    flat = np.asarray(ravel_pytree(like)[0], np.float64)
-    root = np.eye(flat.size) if flat.size <= DENSE else np.ones(flat.size)
-    arrays = {"centre": flat, "root": root, "white": np.zeros((plan.ensembles, replicas, flat.size))}
-    draft = assemble(posterior, like, plan, arrays, {})
+    tell(progress, "finding starts")
+    began = time.perf_counter()
+    searching = Search(posterior, begin, seed)
+    spent += time.perf_counter() - began
+
+    def first(near: Nearness) -> Plan:
+        """The plan of the first run. Somebody who gives options of ensemble_hmc wants it."""
+        return first_run(plan, near.bend, np.inf if options else near.uneven)
 
     def search() -> Prepared:
-        """The same with starts, and with coordinates in which the posterior's scales are alike."""
+        """Starts, and coordinates in which the posterior's scales are alike."""
         began = time.perf_counter()
-        tell(progress, "finding starts")
-        made = spread_starts(posterior, first, plan.ensembles, replicas, seed)
-        settled = first_run(plan, made.bend)
+        made = searching.starts(plan.ensembles, replicas)
+        settled = first(made.nearness)
         settled = settled._replace(reason=settled.reason + LEFT_OUT) if made.left_out else settled
         arrays = {"centre": made.centre, "root": made.root, "white": made.white}
         account = {"gradients": made.gradients, "seconds": spent + time.perf_counter() - began}
         return assemble(posterior, like, settled, arrays, account)
 
-    return draft._replace(search=search)
+    flat = searching.first
+    root = np.eye(flat.size) if flat.size <= DENSE else np.ones(flat.size)
+    arrays = {"centre": flat, "root": root, "white": np.zeros((plan.ensembles, replicas, flat.size))}
+    return assemble(posterior, like, first(searching.nearness), arrays, {})._replace(search=search)
 
 
 def around_mode(found: Laplace, plan: Plan, replicas: int, seed: int) -> dict[str, np.ndarray]:
@@ -173,7 +180,7 @@ def assemble(
     white = Whitened(estimated, like, arrays["centre"], arrays["root"])
     sampler = samplers.build(plan.sampler, white, **plan.options)
     z = arrays["white"]
-    starts = jnp.asarray(z.reshape(-1, z.shape[-1]), white.centre.dtype)
+    starts = z.reshape(-1, z.shape[-1]).astype(white.centre.dtype)
     return Prepared(white, sampler, starts, plan, arrays, account)
 
 
@@ -242,7 +249,8 @@ def planned_before(
 
 def planned(plan: Plan, sampler: Sampler, warmup: int | None, num_samples: int | None) -> Record:
     """The settings that a plan decides, as far as nobody asked for something else."""
-    found = {"plan": plan._asdict(), "warmup": warmup_of(sampler, warmup), "options": storable(plan.options)}
+    steps = warmup_of(sampler, plan.warmup if warmup is None else warmup)
+    found = {"plan": plan._asdict(), "warmup": steps, "options": storable(plan.options)}
     return found | ({"num_samples": plan.num_samples} if num_samples is None else {})
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax.tree_util import tree_leaves_with_path
 
 from hamcmc import _check
-from hamcmc._compile import jit
+from hamcmc._compile import jit, put
 from hamcmc._types import PyTree, Record
 from hamcmc.inference import compiled as loop
 from hamcmc.inference import schedules, stream
@@ -154,7 +154,7 @@ def parameters(init: Any, key: jax.Array) -> PyTree:
             raise ValueError(f"parameter {name} is not finite in init")
     if not names:
         raise ValueError("init has no parameters")
-    return jax.tree.map(jnp.asarray, given)
+    return jax.tree.map(put, given)
 
 
 def densities(posterior: Posterior, position: PyTree, batch: PyTree) -> dict[str, jax.Array]:
@@ -184,7 +184,7 @@ def check_start(posterior: Posterior, positions: list[PyTree], batch_size: int |
 
     It is evaluated on the first rows of the data, as many as a minibatch has.
     """
-    batch = jax.tree.map(lambda x: jnp.asarray(x[: batch_size or posterior.size]), posterior.data)
+    batch = jax.tree.map(lambda x: put(x[:batch_size] if batch_size else x), posterior.data)
 
     @jit
     def evaluate(position: PyTree, batch: PyTree) -> tuple[dict[str, jax.Array], PyTree]:

@@ -24,12 +24,17 @@ FIRST_ADAPT, FIRST_DRAWS = 300, 250  # iterations of warm-up, and draws of each 
 FEW_REPLICAS = 8  # of each ensemble, where all data at every step take long
 NORMAL = 0.2  # bend up to which a first run may be shorter: its starts and coordinates are right from the beginning
 NORMAL_ADAPT, NORMAL_DRAWS = 100, 125  # of such a first run
+EVEN = 0.5  # sd of the log-weights of normal draws, up to which seven in ten of them would be accepted as proposals
+INDEPENDENT_WARMUP = 10  # iterations, after which each replica has moved
 ADAPT, DRAWS = 600, 1000  # the same in the run that follows where the first one was not good enough
 AFFORDABLE = 120.0  # seconds that a longer run may take
 PLENTY = 0.5  # of the draws are enough: then a first run that is good needs no other
 MOST_LONGER = 64  # times as long as it was planned may a run become
 HOPELESS = 256.0  # times as many draws: beyond that, time is not what a run lacks
 SETTLING = 40  # iterations of warm-up, divided by ε
+
+TRAJECTORIES = "; ensemble_hmc adapts metric, step and path in warm-up"
+PROPOSALS = "; independent proposals from the normal approximation at the mode, with a Metropolis test"
 
 Missing = Literal["seconds", "mode", "noise"]
 
@@ -160,19 +165,29 @@ def gradients(plan: Plan, facts: Measured) -> float:
 
 def on_all_data(reason: str, facts: Measured, *, slow: bool = False) -> Plan:
     """Trajectories with a Metropolis test; a short run of them first, which is enough for most posteriors."""
-    reason += "; ensemble_hmc adapts metric, step and path in warm-up"
-    plan = Plan("all data", "ensemble_hmc", {}, 0.5, None, ENSEMBLES, None, 1, reason)
+    plan = Plan("all data", "ensemble_hmc", {}, 0.5, None, ENSEMBLES, None, 1, reason + TRAJECTORIES)
     if facts.counted and not slow:
         return plan
     options = {"adapt": FIRST_ADAPT} | ({"replicas": FEW_REPLICAS} if slow else {})
     return plan._replace(options=options, num_samples=FIRST_DRAWS, hasty=not facts.counted)
 
 
-def first_run(plan: Plan, bend: float) -> Plan:
-    """The plan of a first run on all data with its lengths, by how much the posterior differs from a normal one."""
+def first_run(plan: Plan, bend: float, uneven: float = math.inf) -> Plan:
+    """The plan of a first run on all data with its lengths, by how much the posterior differs from a normal one.
+
+    Args:
+        plan: without lengths.
+        bend: by how much gradients differ, :class:`hamcmc.inference.nearness.Nearness`.
+        uneven: the standard deviation of the log-weights of normal draws, where they may serve as proposals.
+    """
     if not plan.hasty:
         return plan
     near = bend <= NORMAL
+    if near and uneven <= EVEN:
+        reason = plan.reason.removesuffix(TRAJECTORIES) + PROPOSALS
+        reason += f": {NORMAL_DRAWS} draws of each replica, because the posterior is nearly normal"
+        how = {"sampler": "independence", "options": {}, "warmup": INDEPENDENT_WARMUP, "num_samples": NORMAL_DRAWS}
+        return plan._replace(reason=reason, **how)
     if near:
         plan = plan._replace(options=plan.options | {"adapt": NORMAL_ADAPT}, num_samples=NORMAL_DRAWS)
     lengths = f": {plan.options['adapt']} iterations, then {plan.num_samples} draws of each replica"
@@ -224,8 +239,9 @@ def longer(plan: Plan, word: str, short: float, seconds: float) -> Plan | None:
         factor = min(MOST_LONGER, max(wanted, least), affordable)
         if factor < least:
             return None
-        why = f"{ADAPT} iterations of warm-up, and one iteration in {factor * plan.thin} is stored"
+        why = f"ensemble_hmc with {ADAPT} iterations of warm-up, and one iteration in {factor * plan.thin} is stored"
         plan = plan._replace(options=plan.options | {"adapt": ADAPT}, num_samples=FIRST_DRAWS, hasty=False)
+        plan = plan._replace(sampler="ensemble_hmc", warmup=None)  # whatever the first run was
     else:
         factor = min(MOST_LONGER // plan.thin if plan.regime == "all data" else MOST_LONGER, wanted, affordable)
         if factor <= 1:

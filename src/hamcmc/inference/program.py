@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_leaves_with_path
 
-from hamcmc._compile import alone
+from hamcmc._compile import alone, put
 from hamcmc._types import Facts, PyTree, Record
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import compiled as loop
@@ -135,7 +135,7 @@ class SamplingProgram:
         if self.parts == 1:
             return [jax.tree.map(jnp.array, state)]
         host = jax.tree.map(np.asarray, state)  # where nothing is compiled to cut it
-        return [jax.tree.map(lambda x, i=i: jnp.asarray(x[i : i + 1]), host) for i in range(self.parts)]
+        return [jax.tree.map(lambda x, i=i: put(x[i : i + 1]), host) for i in range(self.parts)]
 
     def bounds(self, t: int) -> tuple[int, int]:
         """(end, origin) of the segment that begins at iteration t; its draws go to slots counted from origin.

@@ -152,12 +152,11 @@ def sample(
         init, ensembles, batch_size = Positions(prepared.starts), prepared.plan.ensembles, prepared.plan.batch_size
         count = prepared.plan.num_samples if num_samples is None else count
         thin, step_size = thin * prepared.plan.thin, prepared.plan.step_size if step_size == "auto" else step_size
-        warmup = prepared.plan.warmup if warmup is None else warmup
     init = init_of(posterior, init)
     name, made = name_of(sampler), made_by(sampler, posterior, options)
     settings = {
         "num_samples": count,
-        "warmup": warmup_of(made, warmup),
+        "warmup": warmup_of(made, prepared.plan.warmup if prepared and warmup is None else warmup),
         "thin": _check.at_least("thin", thin, 1),
         "batch_size": batch_size_of(batch_size, posterior),
         "replace": bool(replace),
@@ -187,7 +186,10 @@ def sample(
         settings |= planned(prepared.plan, prepared.sampler, warmup, num_samples)
         settings["plan"] |= prepared.account
         posterior, init = prepared.posterior, Positions(prepared.starts)
-        job = continued(draft, traced, posterior, prepared.sampler, init, settings)
+        if prepared.plan.sampler == name:
+            job = continued(draft, traced, posterior, prepared.sampler, init, settings)
+        else:  # the search came upon something that changed the plan
+            job = prepare(posterior, prepared.sampler, init, schedule, settings)
     else:
         job = prepare(posterior, made, init, schedule, settings)
     job = job._replace(kept=prepared.arrays if prepared else {})

@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from hamcmc._types import PyTree
+from hamcmc.inference.nearness import FAR, Nearness, nearness
 from hamcmc.target.newton import Model, Objective, model_of
-from hamcmc.target.passes import Passes, quiet
+from hamcmc.target.passes import Passes
 from hamcmc.target.posterior import Posterior
 
 BULK = 10.0  # times D is gᵀ|H|⁻¹g at the edge of the bulk; at a typical draw of a normal density it is about D
@@ -35,7 +33,6 @@ MINOR = 12.0  # nats of mass below which a mode does not matter
 SHALLOW = 10.0  # nats, with one for each parameter, that a typical draw may lie below the mode
 APART = 4.0  # standard deviations, times √D, between two modes that are not one
 DESCENTS = {100: 4, DENSE: 2}  # for each ensemble, up to so many parameters
-RADII, PROBES = (1.0, 2.0, 3.0), 8  # standard deviations at which a density is compared with the normal one, and draws
 
 
 class Place(NamedTuple):
@@ -80,8 +77,8 @@ class Starts(NamedTuple):
         like: an unconstrained position, for its structure.
         gradients: the work, in gradients on all data.
         left_out: whether descents also came upon modes with hardly any mass, at which no replica starts.
-        bend: how much the density differs from its Laplace approximation, by :func:`bend`; infinite where that is not
-            known, or where it has several modes.
+        nearness: how near the density is to its Laplace approximation; far where that is not known, or where it has
+            several modes.
     """
 
     centre: np.ndarray
@@ -90,42 +87,67 @@ class Starts(NamedTuple):
     like: PyTree
     gradients: float
     left_out: bool
-    bend: float
+    nearness: Nearness
+
+
+class Search:
+    """The search for starts around given parameters.
+
+    Attributes:
+        nearness: how near the density is to its Laplace approximation at the mode that the parameters lead to. It is
+            known before the search, for a fraction of its costs.
+    """
+
+    def __init__(self, posterior: Posterior, parameters: PyTree, seed: int):
+        self.like, self.seed = posterior.unconstrain(parameters), seed
+        self.passes = Passes(posterior, self.like)
+        self.objective, self.first = Objective(self.passes), self.passes.flat(self.like)
+        self.nearness, self._mode = FAR, None
+        if self.first.size <= FEW:
+            end = arrive(self.objective, self.first)
+            if end.proper and end.place.root is not None:
+                self._mode = end.place
+                self.nearness = nearness(self.objective, end.place.x, end.place.root, np.random.default_rng((seed, 1)))
+
+    def starts(self, ensembles: int, replicas: int) -> Starts:
+        """Starts for each replica of each ensemble, from descents that begin at the parameters and around them.
+
+        Raises:
+            ValueError: no place with a finite density and gradient was found.
+        """
+        objective, first, rng = self.objective, self.first, np.random.default_rng(self.seed)
+        dimension = first.size
+        count = next((n for most, n in DESCENTS.items() if dimension <= most), 1)
+        found: list[list[Place]] = []
+        for ensemble in range(ensembles):
+            begins = [first if ensemble == 0 and i == 0 else around(objective, first, rng) for i in range(count)]
+            found.append([descend(objective, x) if dimension <= DENSE else Place(x, None, 0.0, 0) for x in begins])
+        found, mode, top = settled(objective, found) if dimension <= DENSE else (found, None, None)
+        best = max((p for places in found for p in places), key=lambda p: p.mass)
+        near = FAR
+        if dimension <= FEW:
+            others = scout(objective, best, rng)
+            found = [[*places, *others] for places in found]
+            best = max(best, *others, key=lambda p: p.mass) if others else best
+            only = mode is not None and self._mode is not None and not others
+            near = self.nearness if only and not apart(mode, self._mode) else FAR
+        if near is not FAR:  # where the density was compared with its approximation, coordinates are those of the mode
+            best = self._mode
+        root = np.ones(dimension) if best.root is None else best.root
+        white = np.empty((ensembles, replicas, dimension))
+        for e, places in enumerate(found):
+            for r in range(replicas):
+                x = spread(objective, places[r % len(places)], first, rng)
+                if top is not None:
+                    inside = top.inside(arrive(objective, x))
+                    x = inside.x if inside is not None else spread(objective, top.place, first, rng)
+                white[e, r] = x - best.x if best.root is None else np.linalg.solve(root, x - best.x)
+        return Starts(best.x, root, white, self.like, self.passes.spent, top is not None, near)
 
 
 def spread_starts(posterior: Posterior, parameters: PyTree, ensembles: int, replicas: int, seed: int) -> Starts:
-    """Starts for each replica of each ensemble, from descents that begin at `parameters` and around them.
-
-    Raises:
-        ValueError: no place with a finite density and gradient was found.
-    """
-    like = posterior.unconstrain(parameters)
-    passes = Passes(posterior, like)
-    objective, first, rng = Objective(passes), passes.flat(like), np.random.default_rng(seed)
-    dimension = first.size
-    count = next((n for most, n in DESCENTS.items() if dimension <= most), 1)
-    found: list[list[Place]] = []
-    for ensemble in range(ensembles):
-        begins = [first if ensemble == 0 and i == 0 else around(objective, first, rng) for i in range(count)]
-        found.append([descend(objective, x) if dimension <= DENSE else Place(x, None, 0.0, 0) for x in begins])
-    found, mode, top = settled(objective, found) if dimension <= DENSE else (found, None, None)
-    best = max((p for places in found for p in places), key=lambda p: p.mass)
-    bent = np.inf
-    if dimension <= FEW:
-        others = scout(objective, best, rng)
-        found = [[*places, *others] for places in found]
-        best = max(best, *others, key=lambda p: p.mass) if others else best
-        bent = bend(objective, mode, np.random.default_rng((seed, 1))) if mode is not None and not others else np.inf
-    root = np.ones(dimension) if best.root is None else best.root
-    white = np.empty((ensembles, replicas, dimension))
-    for e, places in enumerate(found):
-        for r in range(replicas):
-            x = spread(objective, places[r % len(places)], first, rng)
-            if top is not None:
-                inside = top.inside(arrive(objective, x))
-                x = inside.x if inside is not None else spread(objective, top.place, first, rng)
-            white[e, r] = x - best.x if best.root is None else np.linalg.solve(root, x - best.x)
-    return Starts(best.x, root, white, like, passes.spent, top is not None, bent)
+    """The whole search: see :meth:`Search.starts`."""
+    return Search(posterior, parameters, seed).starts(ensembles, replicas)
 
 
 class Summit(NamedTuple):
@@ -160,24 +182,6 @@ def settled(objective: Objective, found: list[list[Place]]) -> tuple[list[list[P
     places = [[top.inside(e) or top.place for e in of_ensemble] for of_ensemble in ends]
     alone = all(e.proper and not apart(e.place, top.place) for e in every)
     return places, top.place if alone else None, None if all(map(top.major, every)) else top
-
-
-def bend(objective: Objective, mode: Place, rng: np.random.Generator) -> float:
-    """How much a density differs from its Laplace approximation: by gradients, at one to three standard deviations.
-
-    With z ~ N(0, I), S of the mode and r one of the radii, the gradient of U at mode + r S z is r S⁻ᵀ z if the density
-    is normal. This is the largest root mean square, over r, of Sᵀ∇U / r − z. A narrow mode within a wide one and heavy
-    tails are seen at the larger radii.
-    """
-    if mode.root is None:
-        return np.inf
-    white = rng.standard_normal((PROBES, mode.x.size))
-    found = []
-    for r in RADII:
-        grads = [objective.value_and_grad(mode.x + r * mode.root @ z)[1] for z in white]
-        with quiet():
-            found.append(np.sqrt(np.mean((np.stack(grads) @ mode.root / r - white) ** 2)))
-    return float(np.nan_to_num(max(found), nan=np.inf))
 
 
 def scout(objective: Objective, best: Place, rng: np.random.Generator) -> list[Place]:
@@ -342,9 +346,3 @@ def floored(model: Model, share: float) -> np.ndarray:
     """The absolute eigenvalues, none below a share of the largest; ones where the density has no curvature at all."""
     largest = model.lifted.max()
     return np.maximum(model.lifted, share * largest) if largest > 0 else np.ones_like(model.lifted)
-
-
-def stacked(starts: Starts) -> jax.Array:
-    """The whitened starts in the precision of the session, (ensemble · replica, D)."""
-    kind = ravel_pytree(starts.like)[0].dtype
-    return jnp.asarray(starts.white.reshape(-1, starts.white.shape[-1]), kind)

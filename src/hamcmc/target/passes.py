@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
-from hamcmc._compile import blocking, jit
+from hamcmc._compile import blocking, jit, put
 from hamcmc._types import PyTree
 from hamcmc.target import disk
 from hamcmc.target.minibatch import gather
@@ -106,8 +106,8 @@ class Passes:
     def _prepare(self, position: PyTree) -> None:
         self._ones: Array | None = None  # of the precision that is set now
         with self._precision():
-            kind = jnp.float64 if self.double else None
-            self._unravel = ravel_pytree(jax.tree.map(lambda x: jnp.asarray(np.asarray(x), kind), position))[1]
+            kind = np.float64 if self.double else None
+            self._unravel = ravel_pytree(jax.tree.map(lambda x: put(np.asarray(x), kind), position))[1]
 
     # --- positions ---
 
@@ -122,7 +122,7 @@ class Passes:
 
     def position(self, x: np.ndarray) -> PyTree:
         """The pytree of a flat position, in the session's precision."""
-        return self._to_session(jnp.asarray(x, self.kind))
+        return self._to_session(put(x, self.kind))
 
     def rounded(self, x: np.ndarray) -> np.ndarray:
         """The nearest position that the session can represent."""
@@ -234,7 +234,7 @@ class Passes:
         weights = self._weights(at.stop - at.start)
         if not self.posterior.streamed:
             place = np.minimum(np.arange(at.start, at.start + self.chunk), at.stop - 1)
-            return self.posterior.data, jnp.asarray(place if at.rows is None else at.rows[place], jnp.int32), weights
+            return self.posterior.data, put(place if at.rows is None else at.rows[place], np.int32), weights
         taken = slice(at.start, at.stop)  # chosen rows are read in the order in which they are on disk
         taken = taken if at.rows is None else np.sort(at.rows[taken])
 
@@ -257,7 +257,7 @@ class Passes:
         return jax.enable_x64(True) if self.double else nullcontext()
 
     def _device(self, x: np.ndarray) -> Array:
-        return jnp.asarray(x, jnp.float64 if self.double else self.kind)
+        return put(x, np.float64 if self.double else self.kind)
 
     def _densities(self, data: PyTree, indices: Any, weights: Any) -> tuple[Callable, Callable]:
         """The log-prior and the weighted log-likelihood of a chunk, as functions of a flat position."""

@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import keystr, tree_leaves_with_path
 
-from hamcmc._compile import jit, may_block
+from hamcmc._compile import jit, may_block, put
 from hamcmc._types import Facts, PyTree
 from hamcmc.target import disk
 from hamcmc.target import support as _support
@@ -280,6 +280,6 @@ def _checked(data: PyTree) -> tuple[PyTree, int]:
         """A memory map as it is. What stands beside one stays on the host, where rows are read."""
         if isinstance(x, np.memmap):
             return x
-        return np.asarray(x, jax.dtypes.canonicalize_dtype(x.dtype)) if streamed else jnp.asarray(x)
+        return np.asarray(x, jax.dtypes.canonicalize_dtype(x.dtype)) if streamed else put(x)
 
     return jax.tree.map(kept, data), size

@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from hamcmc._compile import put
 from hamcmc._types import PyTree
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.protocol import Chart
@@ -31,9 +32,9 @@ class Whitened(Posterior):
     def __init__(self, plain: Posterior, like: PyTree, centre: np.ndarray, root: np.ndarray):
         if plain.mirror is not None:
             raise ValueError("mirrored supports cannot be whitened: give the parameters a bijection instead")
-        flat, self._unravel = ravel_pytree(jax.tree.map(jnp.asarray, like))
+        flat, self._unravel = ravel_pytree(jax.tree.map(put, like))
         self.plain = plain
-        self.centre, self.root = jnp.asarray(centre, flat.dtype), jnp.asarray(root, flat.dtype)
+        self.centre, self.root = put(centre, flat.dtype), put(root, flat.dtype)
         if self.root.ndim == 2:  # a diagonal costs too little to keep its products
             self.chart = Chart(self.position, self.grad_at, plain.constrain)
 
