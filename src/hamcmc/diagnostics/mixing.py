@@ -169,12 +169,10 @@ def effective_in_tails(x: np.ndarray) -> np.ndarray:
 
 def _autocovariance(centred: np.ndarray) -> np.ndarray:
     """The mean over chains of the autocovariance at each lag, (chain, draw, K) → (draw, K)."""
-    from scipy import fft
-
     n = centred.shape[1]
-    length = fft.next_fast_len(2 * n, real=True)
-    power = (np.abs(np.asarray(fft.rfft(centred, length, axis=1))) ** 2).mean(0)
-    return np.asarray(fft.irfft(power, length, axis=0))[:n] / n
+    length = 2 ** (2 * n - 1).bit_length()
+    power = (np.abs(np.fft.rfft(centred, length, axis=1)) ** 2).mean(0)
+    return np.fft.irfft(power, length, axis=0)[:n] / n
 
 
 def _total(covariance: np.ndarray, inside: np.ndarray, variance: np.ndarray, draws: int) -> np.ndarray:

@@ -94,6 +94,7 @@ class Passes:
         self._prepare(position)
         first = next(self._chunks(None))
         self._session = jax.make_jaxpr(self._first)(self._device(np.asarray(flat)), *self._read(first))
+        self._alone = blocking(self._session.jaxpr)
         self.double = True
         try:
             self._prepare(position)
@@ -199,8 +200,8 @@ class Passes:
         """The program's sums over chunks. The first chunk counts for the prior, which is the same in all of them."""
         found: tuple[Parts, ...] = ()
         at = self._at(x)
-        work, alone = partial(self._of_chunk, program, at, given=given), blocking(self._session.jaxpr)
-        for new in disk.ahead(work, self._chunks(rows), alone=alone):
+        work = partial(self._of_chunk, program, at, given=given)
+        for new in disk.ahead(work, self._chunks(rows), alone=self._alone):
             with quiet():
                 found = tuple(Parts(a.prior, a.likelihood + b.likelihood) for a, b in zip(found, new)) or new
         scale = 1.0 if rows is None else self.posterior.size / len(rows)
@@ -232,6 +233,8 @@ class Passes:
         if at is None:
             return None, None, None
         weights = self._weights(at.stop - at.start)
+        if not self.posterior.streamed and at.rows is None and self.chunk == self.posterior.size:
+            return self.posterior.data, None, weights
         if not self.posterior.streamed:
             place = np.minimum(np.arange(at.start, at.start + self.chunk), at.stop - 1)
             return self.posterior.data, put(place if at.rows is None else at.rows[place], np.int32), weights
