@@ -102,7 +102,7 @@ class Search:
         self.like, self.seed = posterior.unconstrain(parameters), seed
         self.passes = Passes(posterior, self.like)
         self.objective, self.first = Objective(self.passes), self.passes.flat(self.like)
-        self.nearness, self._mode = FAR, None
+        self.nearness, self._mode = FAR, Place(self.first, None, -np.inf, 0)  # no mode is known yet
         if self.first.size <= FEW:
             end = arrive(self.objective, self.first)
             if end.proper and end.place.root is not None:
@@ -129,8 +129,8 @@ class Search:
             others = scout(objective, best, rng)
             found = [[*places, *others] for places in found]
             best = max(best, *others, key=lambda p: p.mass) if others else best
-            only = mode is not None and self._mode is not None and not others
-            near = self.nearness if only and not apart(mode, self._mode) else FAR
+            if mode is not None and not others and self._mode.root is not None and not apart(mode, self._mode):
+                near = self.nearness
         if near is not FAR:  # where the density was compared with its approximation, coordinates are those of the mode
             best = self._mode
         root = np.ones(dimension) if best.root is None else best.root
