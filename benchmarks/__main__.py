@@ -90,7 +90,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=0, help="race: runs of each method on each problem; default: 3")
     parser.add_argument("--huge", action="store_true", help="race: also ten million rows on disk")
     parser.add_argument("--fresh", action="store_true", help="race: measure again what was measured before")
-    parser.add_argument("--figure", action="store_true", help="race: draw docs/race.png from kept results, no more")
+    parser.add_argument(
+        "--figure", action="store_true", help="race: draw docs/images/race.png from kept results, no more"
+    )
     parser.add_argument("--pages", action="store_true", help="fill in the pages from kept results, no more")
     keep = "keep the results.json of full reproductions, and fill in the pages, no more"
     parser.add_argument("--keep", nargs="+", type=Path, metavar="FILE", default=(), help=keep)
@@ -133,6 +135,8 @@ def main() -> None:
             seeds="fixed in the code of the benchmark",
         )
         console.print(f"Kept in {stored}.")
+        if name == "race" and not arguments.quick:
+            console.print(import_module("benchmarks.race_figure").draw())
     fill_in(console)
 
 

@@ -6,6 +6,7 @@ A measured number on a page stands between marks that name the result that it co
     <!-- kept: automatic.0 -->                           one of its tables, counted from 0
     <!-- kept: automatic.0?target=10-d#runs;verdicts --> some rows and columns of it
     <!-- kept: against -->, missing, plots               of all benchmarks
+    <!-- kept: race-figure -->                           README's figure, and where its lines cross
 
 Each ends with ``<!-- /kept -->``. On one line the marks hold a single cell. The results of quick runs stay off the
 pages; their places say that a full run is still to be made.
@@ -127,6 +128,10 @@ def of_block(what: str, names: Mapping[str, str], results: Path) -> str:
 
         captions = {name: PLOTS[name].caption for name in available(results)}
         return "\n\n".join(f"![{c.split('. ')[0]}](_figures/{name}.png)\n\n*{c}*" for name, c in captions.items())
+    if what == "race-figure":
+        from benchmarks.race_figure import shown_in_readme
+
+        return shown_in_readme(results) or absent("race")
     if match := PART.fullmatch(what):
         return markdown(chosen(match, results)) if full(match["name"], results) else absent(match["name"])
     found = full(what, results)

@@ -16,7 +16,7 @@ from benchmarks import page
 from benchmarks.race import SUMMARY
 from benchmarks.racers import OURS
 
-PICTURE = Path(__file__).parent.parent / "docs" / "race.png"
+PICTURE = page.ROOT / "docs" / "images" / "race.png"
 COLORS = ("#2F8FD8", "#D55E00", "#009E73", "#CC79A7")  # seen on white and on black, and by the colour-blind
 GREY = "#808080"
 RIVALS = 3
@@ -79,6 +79,31 @@ def draw(condition: float = 1e5, results: Path = page.RESULTS, out: Path = PICTU
     curves(kept, axes)
     figure.savefig(out, dpi=150, transparent=True)
     return crossing(kept)
+
+
+def shown_in_readme(results: Path, condition: float = 1e5) -> str:
+    """The picture, and in words what it shows and where its lines cross; empty without a full result."""
+    found = page.full("race", results)
+    if found is None:
+        return ""
+    try:
+        kept = lines(found["tables"], condition)
+    except ValueError:
+        return ""
+    others = [n for n in kept if n != OURS][:RIVALS]
+    text = (
+        f"Effective draws per second of a logistic regression (condition number 10{superscript(condition)}), along the "
+        "poorest of all directions. Everything is counted for everybody: compiling, warm-up, and the mode where a "
+        f"method needs it. Beside hamcmc stand the best {len(others)} of {len(kept) - 1} other methods. "
+        f"{crossing(kept)}"
+    )
+    place = PICTURE.relative_to(page.ROOT)
+    return f"![Effective draws per second against the number of rows, of hamcmc and of others]({place})\n\n*{text}*"
+
+
+def superscript(power_of_ten: float) -> str:
+    """The exponent."""
+    return str(round(np.log10(power_of_ten))).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def curves(kept: Lines, axes: Axes) -> None:

@@ -293,6 +293,10 @@ def test_the_race_flows_into_the_page(results):
     table = Table(f"{plots.SUMMARY}1e+05", rows)
     page.store(results / "race.json", [table], command="y", seconds=1.0, seeds=[0])
     assert "| 100 | 100 | 3 |" in expanded("race", results)
+    shown = expanded("race-figure", results)
+    assert "images/race.png" in shown
+    assert "condition number 10⁵" in shown
+    assert "hamcmc is ahead at every N that was measured; at N = 100 it makes 33 times as many" in shown
     assert plots.available(results) == ["race", "bench-sgld"]
     page.store(results / "race.json", [Table("of one problem", rows)], command="y", seconds=1.0, seeds=[0])
     assert plots.available(results) == ["bench-sgld"]
