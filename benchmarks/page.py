@@ -7,6 +7,7 @@ A measured number on a page stands between marks that name the result that it co
     <!-- kept: automatic.0?target=10-d#runs;verdicts --> some rows and columns of it
     <!-- kept: against -->, missing, plots               of all benchmarks
     <!-- kept: race-figure -->                           README's figure, and where its lines cross
+    <!-- kept: claims -->                                every item of the paper, and whether it came out
 
 Each ends with ``<!-- /kept -->``. On one line the marks hold a single cell. The results of quick runs stay off the
 pages; their places say that a full run is still to be made.
@@ -20,6 +21,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from benchmarks import claims
 from benchmarks.measure import Table, installed
 from hamcmc.paper.machine import machine
 
@@ -93,11 +95,13 @@ def keep(path: Path, results: Path = RESULTS) -> Path:
     """Keep the ``results.json`` of a reproduction, without what only its figure needs.
 
     Raises:
-        ValueError: it is of a quick run.
+        ValueError: it is of a quick run, or two of its columns have one name.
     """
     found = json.loads(path.read_text())
     if found["quick"]:
         raise ValueError(f"{path} is of a quick run: only full runs are kept")
+    if len(set(found["columns"])) < len(found["columns"]):
+        raise ValueError(f"{path} has two columns with one name: {', '.join(found['columns'])}")
     kept = {k: found[k] for k in ("command", "date", "seconds", "quick", "settings")}
     kept |= {"seeds": [found["seed"]], "versions": found["versions"], "machine": found["machine"]}
     rows = [dict(zip(found["columns"], map(rounded, row))) for row in found["rows"]]
@@ -123,6 +127,8 @@ def of_block(what: str, names: Mapping[str, str], results: Path) -> str:
     if what == "missing":
         missing = [f"`{n}`" for n in names if full(n, results) is None]
         return f"Not measured in full yet: {', '.join(missing)}." if missing else "Every benchmark was run in full."
+    if what == "claims":
+        return markdown(claims.table(full, results))
     if what == "plots":
         from benchmarks.plots import PLOTS, available  # which need Matplotlib and know this module
 

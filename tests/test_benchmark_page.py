@@ -282,6 +282,14 @@ def test_quick_reproductions_are_not_kept(tmp_path):
         page.keep(tmp_path / "results.json", tmp_path)
 
 
+def test_columns_with_one_name_are_not_kept(tmp_path):
+    """A row is kept by the names of its columns, and one of the two would be lost."""
+    found = {"name": "fig4", "quick": False, "columns": ["bias", "bound", "MSE", "bound"]}
+    (tmp_path / "results.json").write_text(json.dumps(found))
+    with pytest.raises(ValueError, match="two columns with one name"):
+        page.keep(tmp_path / "results.json", tmp_path)
+
+
 @pytest.mark.parametrize("name", plots.available())
 def test_plots_are_drawn(name, tmp_path):
     plots.draw(name, tmp_path / "plot.png")

@@ -1,6 +1,8 @@
 """The verdict: exact draws are never called wrong, and draws that are broken in any way are never called usable."""
 
+import importlib
 import json
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from hamcmc.diagnostics import check, gradients, measured, stored_verdict, summa
 from hamcmc.diagnostics.tails import weight_apart
 from hamcmc.diagnostics.verdict import Verdict
 from tests.diagnostics import broken
+from tests.mutation import mutant
 from tests.report.results import make_result
 
 RNG = np.random.default_rng
@@ -329,6 +332,58 @@ def test_without_a_posterior():
     assert (v.word, v.gradients) == ("usable", 0)
     assert "gradients were not confronted" in v.reason
     assert np.isnan(v.worst[0].mean_error)
+
+
+class Pair(NamedTuple):
+    a: jax.Array
+    b: jax.Array
+
+
+@pytest.mark.parametrize("log_prior", [lambda p: -(p.a**2) - p.b**2, lambda p: -(p[0] ** 2) - p[1] ** 2])
+def test_a_position_whose_structure_is_not_known(log_prior):
+    """Attributes of a named tuple and indices of a tuple, where names alone suggest a dict."""
+    x = RNG(0).standard_normal((CHAINS, DRAWS))
+    v = check(make_result({"a": x, "b": x}, replicas=REPLICAS), hamcmc.Posterior(log_prior))
+    assert (v.word, v.gradients) == ("usable", 0)
+    assert "the gradients were not confronted: the names of the parameters (a, b) do not show the structure" in v.reason
+    known = hamcmc.Posterior(lambda p: -0.5 * (p.a**2 + p.b**2), init=Pair(jnp.zeros(()), jnp.zeros(())))
+    y = RNG(1).standard_normal((CHAINS, DRAWS))
+    assert check(make_result({"a": x, "b": y}, replicas=REPLICAS), known).gradients == 400
+
+
+def check_errors_are_raised(package, kind):
+    """An error while gradients are confronted is not a reason to call the draws usable."""
+    module = importlib.import_module(f"{package.__name__}.diagnostics.measured")
+
+    def fails(*_):
+        raise kind("of the code, not of the run")
+
+    result = make_result({"theta": RNG(0).standard_normal((4, 20, 2))})
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(kind, match="of the code"):
+        patch.setattr(module.gradients, "at", fails)
+        module.measure(result, STANDARD, 40, 0)
+
+
+@pytest.mark.parametrize("kind", [TypeError, KeyError, ValueError])
+def test_errors_of_the_check_are_raised(kind):
+    check_errors_are_raised(hamcmc, kind)
+
+
+def test_a_check_that_hides_them_is_noticed():
+    hidden = "except (gradients.Unconfronted, TypeError) as error:"
+    with (
+        mutant("diagnostics/measured.py", "except gradients.Unconfronted as error:", hidden) as package,
+        pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"),
+    ):
+        check_errors_are_raised(package, TypeError)
+
+
+def test_an_error_of_the_posterior_is_raised():
+    """A likelihood that does not fit its data."""
+    rows = np.zeros((5, 3), np.float32)
+    posterior = hamcmc.Posterior(lambda x: -jnp.sum(x**2), lambda x, d: jnp.dot(x, d), rows, init=jnp.zeros(2))
+    with pytest.raises(TypeError, match="dot_general|shape"):
+        check(make_result({"theta": RNG(0).standard_normal((4, 20, 2))}), posterior)
 
 
 def test_chains_of_a_large_run_are_left_out(monkeypatch):

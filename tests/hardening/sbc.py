@@ -10,6 +10,7 @@ forgotten the one before. All simulations run side by side in one compiled loop.
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +24,7 @@ from scipy import stats
 
 import hamcmc
 from hamcmc.inference.many import Turn, advance
+from hamcmc.paper.journal import Journal
 from tests.samplers.catalogue import catalogue
 from tests.samplers.targets import OPTIMISED
 
@@ -187,7 +189,7 @@ def calibrate(package: Any, model: str, name: str, *, simulations: int = SIMULAT
     ranks = np.asarray(jax.jit(jax.vmap(one), compiler_options=OPTIMISED)(keys))
     example = m.prior(jax.random.key(0))
     names = [f"{k}[{i}]" if np.ndim(v) else k for k, v in example.items() for i in range(np.size(v))]
-    return Ranks(ranks, [*names, "|θ|²"])
+    return Ranks(ranks, [*names, "‖θ‖²"])
 
 
 def _times(finest: float, segment: float, *, constant: bool) -> tuple[jax.Array, Callable]:
@@ -205,22 +207,31 @@ def _times(finest: float, segment: float, *, constant: bool) -> tuple[jax.Array,
     return jnp.asarray(ends), lambda t: finest * scale * shape(t.astype(float))
 
 
+def measured(name: str, model: str) -> dict[str, str]:
+    """A row of the table."""
+    found = calibrate(hamcmc, model, name)
+    worst = int(np.argmin(found.p_values))
+    row = {"sampler": f"`{name}`", "model": model, "least p": f"{found.p_values[worst]:.2g}", "of": found.names[worst]}
+    return row | {"largest deviation": f"{found.deviation:.3f}", "runs lost": f"{found.lost:.1%}"}
+
+
 def main() -> None:
-    """Print the table, and keep it if it has every sampler."""
-    chosen, began, rows = sys.argv[1:] or NAMES, time.perf_counter(), []
-    print(f"{'sampler':22s}{'model':18s}{'least p':>10s}{'of':>8s}{'max deviation':>15s}{'lost':>7s}")
+    """Print the table, and keep it if it has every sampler. A command that was interrupted goes on where it was."""
+    chosen, rows = sys.argv[1:] or NAMES, []
+    settings = {"simulations": SIMULATIONS, "draws": DRAWS, "rows": ROWS, "batch": BATCH}
+    journal = Journal(Path("reproduced") / "calibration" / "rows.json")
     for name in chosen:
         for model in MODELS:
-            found = calibrate(hamcmc, model, name)
-            worst = int(np.argmin(found.p_values))
-            p, of, lost = f"{found.p_values[worst]:.2g}", found.names[worst], f"{found.lost:.1%}"
-            print(f"{name:22s}{model:18s}{p:>10s}{of:>8s}{found.deviation:15.3f}{lost:>7s}", flush=True)
-            row = {"sampler": f"`{name}`", "model": model, "least p": p, "of": of}
-            rows.append(row | {"largest deviation": f"{found.deviation:.3f}", "runs lost": lost})
+            what = {"sampler": name, "model": model, "version": hamcmc.__version__} | settings
+            if (known := journal.get(what)) is None:
+                began = time.perf_counter()
+                known = {"row": measured(name, model), "seconds": time.perf_counter() - began}
+                journal.put(what, known)
+            rows.append(known)
+            print("  ".join(f"{k}: {v}" for k, v in known["row"].items()), f" {known['seconds']:.0f} s", flush=True)
     if chosen is NAMES:
-        settings = {"simulations": SIMULATIONS, "draws": DRAWS, "rows": ROWS, "batch": BATCH}
-        kept, took = page.RESULTS / "calibration.json", time.perf_counter() - began
-        tables = [Table("Ranks of the true parameters among the draws", rows)]
+        kept, took = page.RESULTS / "calibration.json", sum(r["seconds"] for r in rows)
+        tables = [Table("Ranks of the true parameters among the draws", [r["row"] for r in rows])]
         page.store(kept, tables, command="make calibration", seconds=took, settings=settings, seeds=[0])
         print(f"Kept in {kept}; `make pages` puts it on the page.")
 

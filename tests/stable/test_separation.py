@@ -33,8 +33,9 @@ def z_of(values, exact):
 # --- impulses ---
 
 
-def mean_log_impulse(alpha, power, dof):
-    """E log Φ given |x|² and a variance of 1, by quadrature over the angle's logit and the logarithm of E."""
+def conditional(alpha, power, dof):
+    """log Φ on a grid of the angle's logit and the logarithm of E, and its probabilities given |x|² and a variance of
+    1."""
     logit, log_e = np.meshgrid(np.linspace(-25, 45, 1401), np.linspace(-25, 5, 601), indexing="ij")
     a, rest = alpha / 2, np.pi / (1 + np.exp(logit))
     u = np.pi / (1 + np.exp(-logit))
@@ -42,7 +43,22 @@ def mean_log_impulse(alpha, power, dof):
     log_phi = np.log(2 * np.sin(a * u)) - np.log(sin_u) / a + (1 - a) / a * (np.log(np.sin((1 - a) * u)) - log_e)
     log_density = logit - 2 * np.logaddexp(0, logit) + log_e - np.exp(log_e)
     log_density += -dof / 2 * log_phi - power / 2 * np.exp(-log_phi)
-    return float(np.sum(log_phi * np.exp(log_density - logsumexp(log_density))))
+    return log_phi, np.exp(log_density - logsumexp(log_density))
+
+
+def mean_log_impulse(alpha, power, dof):
+    """E log Φ given |x|² and a variance of 1, by quadrature."""
+    log_phi, p = conditional(alpha, power, dof)
+    return float(np.sum(log_phi * p))
+
+
+def uneven(log_phi, alpha, power, dof, bins=10):
+    """χ² of draws of log Φ over bins of equal probability under its law given |x|²; 9 degrees of freedom."""
+    values, p = (v.ravel() for v in conditional(alpha, power, dof))
+    order = np.argsort(values)
+    ranks = np.interp(log_phi, values[order], np.cumsum(p[order]))
+    counts = np.bincount(np.minimum(ranks * bins, bins - 1).astype(int), minlength=bins)
+    return float(np.sum((counts - len(ranks) / bins) ** 2) / (len(ranks) / bins))
 
 
 def impulses(metropolis, alphas, variances, power, dof, proposal, n=1500):
@@ -66,6 +82,35 @@ def run_impulses(metropolis, alphas, log_v, log_power, dof, proposal):
 def test_impulses_follow_their_posterior(alpha, power, dof, proposal):
     found = impulses(Metropolis, [alpha], [1.0], power, dof, proposal)[0]
     assert z_of(found, mean_log_impulse(alpha, power, dof)) < 4
+
+
+PAPERS = [(1.2, 10.0), pytest.param(1.2, 1.0, marks=pytest.mark.slow), pytest.param(1.89, 30.0, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("alpha", "power"), PAPERS)
+def test_the_papers_moves_keep_the_law_of_an_impulse(alpha, power):
+    """All of it, and not its mean alone: proposals from the prior, as in figure 3. A chance of 1e-5 at χ² = 40."""
+    assert uneven(impulses(Metropolis, [alpha], [1.0], power, 2, "prior")[0], alpha, power, 2) < 40
+
+
+RULE = "ratio + density(new[2]) - density(old[2])"
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        "ratio + 0.5 * (density(new[2]) - density(old[2]))",
+        *(
+            pytest.param(rule, marks=pytest.mark.slow)
+            for rule in ("ratio + 2 * (density(new[2]) - density(old[2]))", "ratio + 0 * density(new[2])")
+        ),
+    ],
+)
+def test_a_wrong_acceptance_of_the_papers_moves_is_noticed(new):
+    """χ² is about 200 if the logarithm of the ratio is halved or doubled, and 2000 if everything is accepted."""
+    with mutant(IMPULSES, RULE, new):
+        broken = importlib.import_module("hamcmc.stable.impulses").Metropolis
+        assert uneven(impulses(broken, [1.2], [1.0], 10.0, 2, "prior")[0], 1.2, 10.0, 2) > 100
 
 
 def test_the_quadrature_knows_the_levy_law():

@@ -23,6 +23,10 @@ TOGETHER = 8  # positions whose gradients are computed side by side
 SOME = 8192  # rows on which log-densities are compared
 
 
+class Unconfronted(ValueError):
+    """Draws of a run cannot be confronted with gradients, for a reason that lies in the run and not in the code."""
+
+
 def plain(posterior: Posterior) -> Posterior:
     """The posterior without the estimators of its gradient around it: they may be what is wrong."""
     while "plain" in vars(posterior):
@@ -34,7 +38,7 @@ def structure(posterior: Posterior, leaves: dict[str, np.ndarray]) -> Any:
     """The tree structure of a position, from the posterior's ``init`` or from the names of its leaves.
 
     Raises:
-        ValueError: the names do not tell.
+        Unconfronted: the names do not tell.
     """
     names = list(leaves)
     init = getattr(posterior, "init", None)
@@ -56,9 +60,14 @@ def structure(posterior: Posterior, leaves: dict[str, np.ndarray]) -> Any:
         for key in outer:
             inner = inner.setdefault(key, {})
         inner[last] = leaf
+    unknown = f"the names of the parameters ({', '.join(names)}) do not show the structure of a position"
     if [id(leaf) for leaf in jax.tree.leaves(nested)] != [id(leaf) for leaf in one.values()]:
-        raise ValueError(f"the names of the parameters ({', '.join(names)}) do not show the structure of a position")
-    jax.eval_shape(posterior.log_prior, nested)
+        raise Unconfronted(unknown)
+    try:
+        jax.eval_shape(posterior.log_prior, nested)
+    except Exception as error:  # whatever a function says to a dict that should have been something else
+        said = str(error).partition("\n")[0]
+        raise Unconfronted(f"{unknown}; as a dict it gives {type(error).__name__}: {said}") from error
     return jax.tree.structure(nested)
 
 

@@ -67,7 +67,12 @@ class Measured:
 
 
 def measure(result: StoredRun, posterior: Posterior | None, draws: int, seed: int) -> Measured:
-    """Everything that the verdict needs to know about a run."""
+    """Everything that the verdict needs to know about a run.
+
+    Gradients stay unconfronted if the run itself is the reason (:class:`~hamcmc.diagnostics.gradients.Unconfronted`).
+    Any other error comes from the posterior or from this code. It is raised, because a run whose check has failed must
+    not pass for one that was checked.
+    """
     names = tuple(label(n, shape, i) for n, shape in result.shapes.items() for i in range(int(np.prod(shape))))
     replicas, apart = int(result.settings.get("replicas", 1)), interleaved(result.settings)
     x, kept = _values(result, replicas)
@@ -95,7 +100,7 @@ def measure(result: StoredRun, posterior: Posterior | None, draws: int, seed: in
         return Measured(**measured, unconfronted="the run's posterior is not at hand")
     try:
         return Measured(**measured, **_confronted(result, gradients.plain(posterior), draws, seed, replicas))
-    except (ValueError, TypeError, KeyError) as error:  # a position whose structure is not known, for instance
+    except gradients.Unconfronted as error:
         return Measured(**measured, unconfronted=str(error))
 
 
@@ -162,7 +167,7 @@ def stuck_chains(x: np.ndarray, found: Mixing, apart: int = 1) -> dict[int, str]
 def _confronted(result: StoredRun, posterior: Posterior, draws: int, seed: int, replicas: int) -> dict[str, Any]:
     """The part of the measurements that needs the posterior."""
     if result.draws < 4:
-        raise ValueError("there are too few draws")
+        raise gradients.Unconfronted("there are too few draws")
     chains = result.settings["chains"]
     scalars = sum(int(np.prod(s)) for s in result.shapes.values())
     rows = spread(chains, max(1, draws))
@@ -181,10 +186,10 @@ def _confronted(result: StoredRun, posterior: Posterior, draws: int, seed: int, 
     g = _matrix(slopes, 1).reshape(here.x.shape)
     here, known = _without(here, np.asarray(np.isfinite(g).all(axis=2)))
     if min(known * kept, run_kept) < 1 - USELESS:
-        raise ValueError(f"{1 - min(known * kept, run_kept):.0%} of the draws have no finite gradient")
+        raise gradients.Unconfronted(f"{1 - min(known * kept, run_kept):.0%} of the draws have no finite gradient")
     confronted = ~_mirrored(posterior, tree, leaves)
     if not confronted.any():
-        raise ValueError("all parameters are mirrored at a boundary, where Stein's identities do not hold")
+        raise gradients.Unconfronted("all parameters are mirrored at a boundary, where Stein's identities do not hold")
     only = tuple(d._replace(x=d.x[..., confronted]) for d in (here, everywhere))
     stein = confront(only[0], np.where(np.isfinite(g), g, 0.0)[..., confronted], only[1])
     density, ends = _densities(posterior, some, confronted, stein, only[1])

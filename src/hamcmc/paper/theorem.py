@@ -175,7 +175,10 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         quick=quick,
         seed=seed,
         settings=asked,
-        columns=["target", "sampler", "b", "bias slope", "bound's", "MSE slope", "bound's", f"bias at T = {times[-1]}"],
+        columns=[
+            *("target", "sampler", "b", "bias slope", "bias bound's slope", "MSE slope", "MSE bound's slope"),
+            f"bias at T = {times[-1]}",
+        ],
         rows=rows,
         figures={"theorem": _draw(times, found, curved)},
         notes=[
