@@ -104,8 +104,9 @@ def contest(
         seed: of the reported runs.
 
     Returns:
-        For each budget: the least mean score of the search, its candidate, the score of the runs and its standard
-        error, which is infinite if a run was lost.
+        For each budget: the least mean score of the search, its candidate, how many of the runs were lost, and the
+        score: the mean over seeds, with its standard error, of the median over runs with the same minibatches. A run
+        that was lost is infinitely bad, so the score is infinite if half of a seed's runs were lost.
     """
     ranges, count = tuning.limits(method), asked["candidates"]
     low, high = np.log(np.array(list(ranges.values()))).T
@@ -134,13 +135,14 @@ def contest(
     result = {}
     for i, budget in enumerate(BUDGETS):
         runs = again[:, i, :, i]
-        by_seed = runs.mean(1)
-        lost = not np.isfinite(by_seed).all()
+        by_seed = np.median(runs, 1)
+        finite = np.isfinite(by_seed).all()
         result[budget] = {
             "searched": float(means[:, i].min()),
             "candidate": dict(zip(ranges, np.exp(best[i]).tolist())),
             "score": float(by_seed.mean()),
-            "error": np.inf if lost else float(by_seed.std(ddof=1) / np.sqrt(len(by_seed))),
+            "error": float(by_seed.std(ddof=1) / np.sqrt(len(by_seed))) if finite else np.inf,
+            "lost": int((~np.isfinite(runs)).sum()),
             "iterations": ends[i],
         }
     return result

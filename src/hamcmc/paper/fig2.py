@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 
 from hamcmc._types import Record
 from hamcmc.inference.progress import Progress, Status, silent
-from hamcmc.inference.schedules import Schedule
+from hamcmc.inference.schedules import Polynomial, Schedule
 from hamcmc.paper import fig1, tuning
 from hamcmc.paper.clock import each_time, seconds_per_iteration
 from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
+from hamcmc.paper.journal import Journal
 from hamcmc.paper.runs import ManyRuns
 from hamcmc.samplers.base import Sampler
 from hamcmc.target import linear_gaussian as model
@@ -112,8 +113,11 @@ def settings(quick: bool) -> Record:
 
 
 def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress = silent) -> Reproduction:
-    """Tune every method by the same search, then average the error of the mean over seeds and time an iteration."""
-    asked = settings(quick)
+    """Tune every method by the same search, then average the error of the mean over seeds and time an iteration.
+
+    A run that was interrupted goes on where it was: finished methods are in ``runs.json``.
+    """
+    asked, journal = settings(quick), Journal(Path(out) / "runs.json")
     times = np.unique(np.geomspace(10, asked["iterations"], 20 if quick else 60).astype(int))
     cases = [Case(kind, dimension) for kind in asked["kinds"] for dimension in asked["dimensions"]]
     rows, found = [], {}
@@ -123,7 +127,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
             """Report what is being done, and the part of this case that is done."""
             progress(Status((c + part) / len(cases), f"{case.label}, {what}"))
 
-        one = found[case.label] = compare(case, asked, times, seed, say)
+        one = found[case.label] = compare(case, asked, times, seed, journal, say)
         rows += table(case, asked, times, one)
     spectra = "; ".join(
         f"{label}: {min(f['spectrum']):.3g} to {max(f['spectrum']):.3g}, condition number {f['condition']:.3g}"
@@ -156,46 +160,37 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
     )
 
 
-def compare(case: Case, asked: Record, times: np.ndarray, seed: int, say: Any) -> Record:
+def compare(case: Case, asked: Record, times: np.ndarray, seed: int, journal: Journal, say: Any) -> Record:
     """Search, run and time all methods on one set of data."""
     data, exact = simulated(case, seed)
-    posterior, batch_size = model.linear_gaussian(data, NOISE_VARIANCE), asked["batch_size"]
-    mean = jnp.asarray(exact.mean, jnp.float32)
-
-    def score(average: Array) -> Array:
-        """The squared error of an estimate."""
-        return jnp.sum((average - mean) ** 2)
-
-    methods = tuning.methods(exact.precision, SIZE, batch_size, memories=(2, 3))
+    posterior = model.linear_gaussian(data, NOISE_VARIANCE)
+    methods = tuning.methods(exact.precision, SIZE, asked["batch_size"], memories=(2, 3))
     tuned, errors, timed = {}, {}, {}
     for i, (name, method) in enumerate(methods.items()):
-        say(f"{name}: search", 0.9 * i / len(methods))
-        t = tuned[name] = tuning.search(
-            method,
-            posterior,
-            exact.precision,
-            jnp.zeros(case.dimension),
-            statistic=lambda theta: theta,
-            score=score,
-            exponent=EXPONENT,
-            iterations=asked["iterations"],
-            burn_in=0,
-            batch_size=batch_size,
-            candidates=asked["candidates"],
-            repeats=asked["repeats"],
-            seed=seed + SEARCH,
-        )
-        say(f"{name}: run", 0.9 * (i + 0.8) / len(methods))
-        sampler = method.build(posterior, exact.precision, **t.parameters)
-        how: Any = {"batch_size": batch_size, "runs": asked["runs"], "seed": seed}
-        errors[name] = error_curve(sampler, t.schedule, posterior, exact.mean, times, **how)
-        timed[name] = (sampler, t.schedule)
+        what = {"case": list(case), "method": name, "seed": seed, "settings": asked}
+        if (kept := journal.get(what)) is None:
+            say(f"{name}: search", 0.9 * i / len(methods))
+            t = searched(method, posterior, exact, asked, seed)
+            say(f"{name}: run", 0.9 * (i + 0.8) / len(methods))
+            sampler = method.build(posterior, exact.precision, **t.parameters)
+            how: Any = {"batch_size": asked["batch_size"], "runs": asked["runs"], "seed": seed}
+            error = error_curve(sampler, t.schedule, posterior, exact.mean, times, **how)
+            kept = {"a": t.schedule.a, "own": t.parameters, "score": t.score, "tried": t.tried, "error": error.tolist()}
+            journal.put(what, kept)
+        tuned[name] = {"a": kept["a"], **kept["own"], "score": kept["score"], "tried": kept["tried"]}
+        errors[name] = np.asarray(kept["error"])
+        sampler = method.build(posterior, exact.precision, **kept["own"])
+        timed[name] = (sampler, Polynomial(kept["a"], EXPONENT))
     sampler, schedule = timed["SGRLD"]
     timed["SGRLD"] = (each_time(posterior, exact.precision, invert=True), schedule)
     timed[FACTORING] = (each_time(posterior, exact.precision, invert=False), schedule)
     timed["SGRLD, factored once"] = (sampler, schedule)
-    say("clock", 0.9)
-    how = {"batch_size": batch_size, "iterations": asked["timed_iterations"], "repeats": asked["timings"]}
+    what = {"case": list(case), "clock": list(timed), "seed": seed, "settings": asked}
+    if (seconds := journal.get(what)) is None:
+        say("clock", 0.9)
+        how = {"iterations": asked["timed_iterations"], "repeats": asked["timings"]}
+        seconds = seconds_per_iteration(timed, posterior, case.dimension, batch_size=asked["batch_size"], **how)
+        journal.put(what, seconds)
     spectrum = np.linalg.eigvalsh(exact.precision)
     return {
         "spectrum": spectrum,
@@ -204,9 +199,34 @@ def compare(case: Case, asked: Record, times: np.ndarray, seed: int, say: Any) -
         "posterior_variance": float(np.trace(exact.covariance)),
         "iterations": times,
         "error": errors,
-        "seconds_per_iteration": seconds_per_iteration(timed, posterior, case.dimension, **how),
-        "tuned": {n: {"a": t.schedule.a, **t.parameters, "score": t.score, "tried": t.tried} for n, t in tuned.items()},
+        "seconds_per_iteration": seconds,
+        "tuned": tuned,
     }
+
+
+def searched(method: tuning.Method, posterior: Posterior, exact: model.Exact, asked: Record, seed: int) -> tuning.Tuned:
+    """The parameters with the least error of the mean at the end."""
+    mean = jnp.asarray(exact.mean, jnp.float32)
+
+    def score(average: Array) -> Array:
+        """The squared error of an estimate."""
+        return jnp.sum((average - mean) ** 2)
+
+    return tuning.search(
+        method,
+        posterior,
+        exact.precision,
+        jnp.zeros(mean.size),
+        statistic=lambda theta: theta,
+        score=score,
+        exponent=EXPONENT,
+        iterations=asked["iterations"],
+        burn_in=0,
+        batch_size=asked["batch_size"],
+        candidates=asked["candidates"],
+        repeats=asked["repeats"],
+        seed=seed + SEARCH,
+    )
 
 
 def table(case: Case, asked: Record, times: np.ndarray, found: Record) -> list[list[Any]]:

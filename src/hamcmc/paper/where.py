@@ -100,8 +100,8 @@ def settings(quick: bool) -> Record:
         "smallest_curvature": SOFT,
         "dimensions": [10] if quick else [10, 30, 100],
         "conditions": [10.0, 1000.0] if quick else [10.0, 100.0, 1000.0],
-        "memories": [2, 5] if quick else list(MEMORIES),
-        "pairs": 4 if quick else PAIRS,
+        "memories": [2] if quick else list(MEMORIES),
+        "pairs": 3 if quick else PAIRS,
         "gradients": 1000 if quick else 10_000,
         "candidates": 8 if quick else 12,  # in each round
         "rounds": ROUNDS,
