@@ -49,7 +49,7 @@ pages: .venv/installed-test  # fills in README and docs from the kept results
 	$(BIN)/python -m benchmarks --pages
 
 reproduce: .venv/installed
-	for name in fig1 fig2 fig3 fig4 fig5 scale theorem proposition bias; do $(BIN)/hamcmc reproduce $$name || exit 1; done
+	for name in fig1 fig2 where fig3 fig4 fig5 scale theorem proposition bias; do $(BIN)/hamcmc reproduce $$name || exit 1; done
 
 docs: .venv/installed-docs
 	$(BIN)/python -m benchmarks --pages

@@ -8,8 +8,10 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 import hamcmc
-from hamcmc.paper.fig2 import NOISE_VARIANCE, correlated
 from hamcmc.target import linear_gaussian as model
+
+NOISE_VARIANCE = 10.0  # of the linear Gaussian model
+WEAK, STRONG = 1.0, 1000.0  # curvature that its data add along most directions, and along one in 50 (at least one)
 
 
 class Problem(NamedTuple):
@@ -62,8 +64,12 @@ def census(size: int = 32_561, seed: int = 0) -> Problem:
 
 
 def linear(dimension: int = 100, seed: int = 0) -> Problem:
-    """The paper's linear Gaussian model with the data of our figure 2."""
-    data, truth = correlated(dimension, seed)
+    """The paper's linear Gaussian model with 10 000 rows that vary much along few random directions."""
+    rng = np.random.default_rng([seed, dimension])
+    axes = np.linalg.qr(rng.standard_normal((dimension, dimension)))[0]
+    curvatures = np.where(np.arange(dimension) < max(1, dimension // 50), STRONG, WEAK)
+    data = model.simulate(rng, 10_000, axes * np.sqrt(curvatures * NOISE_VARIANCE / 10_000), NOISE_VARIANCE)
+    truth = model.exact(data, NOISE_VARIANCE)
     posterior = model.linear_gaussian(data, NOISE_VARIANCE)
     mean = jnp.asarray(truth.mean, jnp.float32)
     return watched(f"linear Gaussian, D = {dimension}", posterior, mean, 1000)._replace(gaussian=True)

@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 
 from hamcmc.paper import REPRODUCTIONS, bias, fig1, fig2, proposition, theorem, tuning
+from hamcmc.paper.clock import each_time
 from hamcmc.paper.common import Reproduction, finish
 from hamcmc.target import linear_gaussian as model
 
 TINY = {
     fig1: {"iterations": 200, "candidates": 4, "repeats": 1, "chains": 2},
     fig2: {
+        "kinds": ["correlated"],
         "dimensions": [3],
         "iterations": 100,
         "candidates": 4,
-        "repeats": [1],
+        "repeats": 1,
         "runs": 2,
         "timed_iterations": 10,
         "timings": 1,
@@ -51,7 +53,7 @@ def tiny(request, tmp_path_factory):
 
 def test_files(tiny):
     found, out, _ = tiny
-    assert {f.name for f in found.files} == {f.name for f in out.iterdir()}
+    assert {f.name for f in found.files} == {f.name for f in out.iterdir()} - {"runs.json"}  # finished pieces
     assert {f.name for f in found.files} == {f"{found.name}.png", f"{found.name}.svg", "results.json"}
     assert (out / f"{found.name}.png").read_bytes().startswith(b"\x89PNG")
     assert ElementTree.parse(out / f"{found.name}.svg").getroot().tag.endswith("svg")
@@ -99,10 +101,11 @@ def test_search_finds_the_step_size():
     data = model.simulate(np.random.default_rng(0), 200, 2 * np.eye(2), 10.0)
     exact, posterior = model.exact(data, 10.0), model.linear_gaussian(data, 10.0)
     mean = jnp.asarray(exact.mean, jnp.float32)
-    method = tuning.methods(posterior, exact.precision, 20, memories=(2,))["SGLD"]
+    method = tuning.methods(exact.precision, 200, 20, memories=(2,))["SGLD"]
     tuned = tuning.search(
         method,
         posterior,
+        exact.precision,
         mean + 5,
         statistic=lambda theta: theta,
         score=lambda average: jnp.sum((average - mean) ** 2),
@@ -120,7 +123,7 @@ def test_search_finds_the_step_size():
 
 def test_sgrld_by_inversion_is_sgrld():
     """The footnote's way and the library's give the same law: mean drift and noise covariance of one step."""
-    data, exact = fig2.correlated(4, seed=0)
+    data, exact = fig2.simulated(fig2.Case("correlated", 4), seed=0)
     posterior = model.linear_gaussian(data, fig2.NOISE_VARIANCE)
     theta = jnp.asarray(exact.mean + 0.3, jnp.float32)
     import jax
@@ -128,7 +131,7 @@ def test_sgrld_by_inversion_is_sgrld():
     keys = jax.random.split(jax.random.key(0), 20_000)
     moved = []
     for invert in (True, False):
-        sampler = fig2.each_time(posterior, exact.precision, invert=invert)
+        sampler = each_time(posterior, exact.precision, invert=invert)
         state = sampler.init(theta)
         step = lambda key, sampler=sampler, state=state: sampler.step(key, state, posterior.data, 0.1)[0].position
         moved.append(np.asarray(jax.vmap(step)(keys), np.float64))
@@ -138,6 +141,30 @@ def test_sgrld_by_inversion_is_sgrld():
         np.testing.assert_allclose((draws.mean(0) - expected) / scale, 0, atol=4 / np.sqrt(20_000))
         correlation = np.cov(draws.T) / (0.2 * exact.covariance)
         np.testing.assert_allclose(np.diag(correlation), 1, atol=4 * np.sqrt(2 / 20_000))
+
+
+@pytest.mark.parametrize("dimension", [2, 10])
+def test_the_spectra_of_figure_2(dimension):
+    """Sample eigenvalues are within √(D/N) of those that the page states, give or take four standard errors."""
+    slack = np.sqrt(dimension / fig2.SIZE) + 4 * np.sqrt(2 / fig2.SIZE)
+    small, large = fig1.CURVATURES
+    expected = {
+        "independent": np.full(dimension, fig2.SIZE / fig2.NOISE_VARIANCE),
+        "correlated": np.r_[np.full(dimension - 1, small), large],
+    }
+    for kind, curvatures in expected.items():
+        _, exact = fig2.simulated(fig2.Case(kind, dimension), seed=0)
+        values, axes = np.linalg.eigh(exact.precision)
+        np.testing.assert_allclose((values - 1) / curvatures, 1, atol=3 * slack)
+        if kind == "correlated":
+            assert abs(axes[:, -1].sum()) / np.sqrt(dimension) > 0.999  # along (1, …, 1)
+
+
+def test_the_correlated_data_are_those_of_figure_1():
+    b = fig2.mixing(fig2.Case("correlated", 2))
+    rotated = np.array([[1, 1], [-1, 1]]) / np.sqrt(2)
+    figure_1 = rotated * np.sqrt(np.array(fig1.CURVATURES) * fig2.NOISE_VARIANCE / fig2.SIZE)
+    np.testing.assert_allclose(b @ b.T, figure_1 @ figure_1.T)
 
 
 def test_divergence_is_zero_at_the_posterior():

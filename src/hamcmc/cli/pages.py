@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hamcmc.paper.contest import Contest
     from hamcmc.paper.demo import Demo
 
-REPRODUCED = ("fig1", "fig2", "fig3", "fig4", "fig5", "scale", "theorem", "proposition", "bias")
+REPRODUCED = ("fig1", "fig2", "where", "fig3", "fig4", "fig5", "scale", "theorem", "proposition", "bias")
 
 
 def register(app: typer.Typer) -> None:

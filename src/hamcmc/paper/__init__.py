@@ -65,6 +65,7 @@ REPRODUCTIONS = {
     for entry in (
         Entry("fig1", "Four tuned samplers on a thin two-dimensional ridge."),
         Entry("fig2", "Error of the posterior mean by iterations and by the clock, D = 10 and 100."),
+        Entry("where", "Who samples best, by condition number, stiff directions and dimension."),
         Entry("fig3", "Speech cleaned from noise by four samplers, compared by SDR.", ("corpus", "changes")),
         Entry("fig4", "The partition of a matrix into blocks and parts."),
         Entry(

@@ -63,12 +63,13 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         return divergence(centre + mean, second - jnp.outer(mean, mean), exact)
 
     found, draws, results = {}, {}, {}
-    methods = tuning.methods(posterior, exact.precision, asked["batch_size"], memories=(2,))
+    methods = tuning.methods(exact.precision, SIZE, asked["batch_size"], memories=(2,))
     for i, (name, method) in enumerate(methods.items()):
         progress(Status(i / len(methods), f"{name}: search"))
         tuned = found[name] = tuning.search(
             method,
             posterior,
+            exact.precision,
             jnp.zeros(2),
             statistic=lambda x: (x - centre, jnp.outer(x - centre, x - centre)),
             score=score,
@@ -83,7 +84,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         progress(Status((i + 0.7) / len(methods), f"{name}: run"))
         result = sample(
             posterior,
-            method.build(**tuned.parameters),
+            method.build(posterior, exact.precision, **tuned.parameters),
             jnp.zeros(2),
             step_size=tuned.schedule,
             num_samples=half,

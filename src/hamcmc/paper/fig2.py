@@ -1,24 +1,23 @@
 """Figure 2 of the paper: how fast the posterior mean is found, by iterations and by the clock."""
 
-import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from matplotlib.figure import Figure
 
 from hamcmc._types import Record
-from hamcmc.inference import compiled
 from hamcmc.inference.progress import Progress, Status, silent
-from hamcmc.inference.schedules import Schedule
-from hamcmc.paper import tuning
+from hamcmc.inference.schedules import Polynomial, Schedule
+from hamcmc.paper import fig1, tuning
+from hamcmc.paper.clock import each_time, seconds_per_iteration
 from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
+from hamcmc.paper.journal import Journal
 from hamcmc.paper.runs import ManyRuns
-from hamcmc.samplers.base import Sampler, langevin, standard_normal
-from hamcmc.samplers.sgrld import sgrld
+from hamcmc.samplers.base import Sampler
 from hamcmc.target import linear_gaussian as model
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
@@ -26,43 +25,43 @@ from hamcmc.target.posterior import Posterior
 TITLE = "Figure 2: error of the posterior mean, linear Gaussian model"
 SIZE, NOISE_VARIANCE, EXPONENT = 10_000, 10.0, 0.51
 FACTORING = "SGRLD, factoring only"
-WEAK, STRONG = 1.0, 1000.0  # curvature that the data add along most directions, and along one in 50 (at least one)
+SEARCH = 1_000_000  # added to the seed of the reported runs, for the search
 
 
-def correlated(dimension: int, seed: int) -> tuple[model.Data, model.Exact]:
-    """Data with regressors a_n that vary much along few random directions, so that their entries are correlated."""
-    rng = np.random.default_rng([seed, dimension])
-    axes = np.linalg.qr(rng.standard_normal((dimension, dimension)))[0]
-    curvatures = np.where(np.arange(dimension) < max(1, dimension // 50), STRONG, WEAK)
-    data = model.simulate(rng, SIZE, axes * np.sqrt(curvatures * NOISE_VARIANCE / SIZE), NOISE_VARIANCE)
-    return data, model.exact(data, NOISE_VARIANCE)
+class Case(NamedTuple):
+    """One pair of panels: data with regressors a_n of a kind and a dimension."""
+
+    kind: str
+    dimension: int
+
+    @property
+    def label(self) -> str:
+        """For tables and titles."""
+        return f"{self.kind} a_n, D = {self.dimension}"
 
 
-def each_time(posterior: Posterior, fisher: np.ndarray, *, invert: bool) -> Sampler:
-    """SGRLD that works on the Fisher matrix at each iteration, although it is constant.
+KINDS = ("independent", "correlated")
 
-    With `invert`, it inverts the matrix and factors the inverse, as the paper's footnote says. Otherwise it factors the
-    matrix and solves two triangular systems, which is all that is needed. The compiler would do either once, ahead of
-    the loop, if the barrier did not tie the matrix to the position.
+
+def mixing(case: Case) -> np.ndarray:
+    """The matrix B of a_n = B z with standard normal z.
+
+    Independent: B = I. Correlated: figure 1's two curvatures, the large one along (1, …, 1) and the small one along
+    all other directions, so that any two entries of a_n are equally correlated. D = 2 has the ridge of figure 1.
     """
-    matrix = jnp.asarray(fisher, jnp.float32)
+    identity = np.eye(case.dimension)
+    if case.kind == "independent":
+        return identity
+    small, large = np.sqrt(np.array(fig1.CURVATURES) * NOISE_VARIANCE / SIZE)
+    along = np.full((case.dimension, case.dimension), 1 / case.dimension)
+    return large * along + small * (identity - along)
 
-    def at(theta: Array) -> Array:
-        """The matrix at a position."""
-        return lax.optimization_barrier((matrix, theta))[0]
 
-    efficient = sgrld(posterior.grad, at, correction=False)
-    if not invert:
-        return efficient
-
-    def step(key, state, batch, step_size):
-        theta = state.position
-        h = jnp.linalg.inv(at(theta))
-        drift = h @ posterior.grad(theta, batch)
-        noise = jnp.linalg.cholesky(h) @ standard_normal(key, theta)
-        return state._replace(position=langevin(theta, drift, noise, step_size, None), step=state.step + 1), ()
-
-    return efficient._replace(step=step, settings={"sampler": "sgrld", "fisher": "inverted each time"})
+def simulated(case: Case, seed: int) -> tuple[model.Data, model.Exact]:
+    """Data of the model, and the exact posterior."""
+    rng = np.random.default_rng([seed, KINDS.index(case.kind), case.dimension])
+    data = model.simulate(rng, SIZE, mixing(case), NOISE_VARIANCE)
+    return data, model.exact(data, NOISE_VARIANCE)
 
 
 def error_curve(
@@ -93,33 +92,6 @@ def error_curve(
     return np.stack(errors, 1)
 
 
-def seconds_per_iteration(
-    samplers: dict[str, tuple[Sampler, Schedule]],
-    posterior: Posterior,
-    dimension: int,
-    *,
-    batch_size: int,
-    iterations: int,
-    repeats: int,
-) -> dict[str, float]:
-    """The best of several interleaved timings of a single chain of each method, in the library's compiled loop."""
-    start, keys, programs = jnp.zeros((1, dimension)), compiled.keys(0, 1), {}
-    for name, (sampler, schedule) in samplers.items():
-        segment = compiled.build(
-            posterior, sampler, schedule, batch_size=batch_size, replace=True, chains=1, thin=iterations, slots=1
-        )
-        programs[name] = (segment, jax.vmap(sampler.init))
-    best = dict.fromkeys(samplers, np.inf)
-    for k in range(repeats + 1):  # the first time compiles
-        for name, (segment, init) in programs.items():
-            state = jax.block_until_ready(jax.tree.map(jnp.array, init(start)))  # a segment takes over its buffers
-            began = time.perf_counter()
-            jax.block_until_ready(segment(posterior.data, state, keys, 0, iterations, 0, False))
-            if k:
-                best[name] = min(best[name], (time.perf_counter() - began) / iterations)
-    return best
-
-
 def settings(quick: bool) -> Record:
     """The settings of a full or a quick run."""
     return {
@@ -127,105 +99,41 @@ def settings(quick: bool) -> Record:
         "noise_variance": NOISE_VARIANCE,
         "batch_size": SIZE // 100,
         "exponent": EXPONENT,
-        "curvatures": [WEAK, STRONG],
+        "kinds": list(KINDS),
+        "curvatures": list(fig1.CURVATURES),  # of the correlated data
         "dimensions": [10, 20] if quick else [10, 100],
         "iterations": 3000 if quick else 40_000,
         "candidates": 24 if quick else 48,
-        "repeats": [1, 1] if quick else [2, 1],  # the error of 100 coordinates varies less from run to run
+        "repeats": 1 if quick else 2,
         "runs": 2 if quick else 8,
         "timed_iterations": 200 if quick else 2000,
         "timings": 3 if quick else 9,
+        "search_seed_offset": SEARCH,
     }
 
 
 def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress = silent) -> Reproduction:
-    """Tune every method by the same search, then average the error of the mean over seeds and time an iteration."""
-    asked = settings(quick)
-    batch_size, iterations = asked["batch_size"], asked["iterations"]
-    times = np.unique(np.geomspace(10, iterations, 20 if quick else 60).astype(int))
+    """Tune every method by the same search, then average the error of the mean over seeds and time an iteration.
+
+    A run that was interrupted goes on where it was: finished methods are in ``runs.json``.
+    """
+    asked, journal = settings(quick), Journal(Path(out) / "runs.json")
+    times = np.unique(np.geomspace(10, asked["iterations"], 20 if quick else 60).astype(int))
+    cases = [Case(kind, dimension) for kind in asked["kinds"] for dimension in asked["dimensions"]]
     rows, found = [], {}
-    for d, dimension in enumerate(asked["dimensions"]):
+    for c, case in enumerate(cases):
 
-        def say(what: str, part: float, d: int = d, dimension: int = dimension) -> None:
-            """Report what is being done, and the part of this dimension that is done."""
-            progress(Status((d + part) / len(asked["dimensions"]), f"D = {dimension}, {what}"))
+        def say(what: str, part: float, c: int = c, case: Case = case) -> None:
+            """Report what is being done, and the part of this case that is done."""
+            progress(Status((c + part) / len(cases), f"{case.label}, {what}"))
 
-        data, exact = correlated(dimension, seed)
-        posterior = model.linear_gaussian(data, NOISE_VARIANCE)
-        mean = jnp.asarray(exact.mean, jnp.float32)
-        methods = tuning.methods(posterior, exact.precision, batch_size, memories=(2, 3))
-        tuned, errors, timed = {}, {}, {}
-        for i, (name, method) in enumerate(methods.items()):
-            say(f"{name}: search", 0.9 * i / len(methods))
-            t = tuned[name] = tuning.search(
-                method,
-                posterior,
-                jnp.zeros(dimension),
-                statistic=lambda theta: theta,
-                score=lambda average, mean=mean: jnp.sum((average - mean) ** 2),
-                exponent=EXPONENT,
-                iterations=iterations,
-                burn_in=0,
-                batch_size=batch_size,
-                candidates=asked["candidates"],
-                repeats=asked["repeats"][d],
-                seed=seed + 1_000_000,
-            )
-            say(f"{name}: run", 0.9 * (i + 0.8) / len(methods))
-            sampler = method.build(**t.parameters)
-            errors[name] = error_curve(
-                sampler,
-                t.schedule,
-                posterior,
-                exact.mean,
-                times,
-                batch_size=batch_size,
-                runs=asked["runs"],
-                seed=seed,
-            )
-            timed[name] = (sampler, t.schedule)
-        schedule = tuned["SGRLD"].schedule
-        timed["SGRLD"] = (each_time(posterior, exact.precision, invert=True), schedule)
-        timed[FACTORING] = (each_time(posterior, exact.precision, invert=False), schedule)
-        timed["SGRLD, factored once"] = (methods["SGRLD"].build(), schedule)
-        say("clock", 0.9)
-        seconds = seconds_per_iteration(
-            timed,
-            posterior,
-            dimension,
-            batch_size=batch_size,
-            iterations=asked["timed_iterations"],
-            repeats=asked["timings"],
-        )
-        common = iterations * min(seconds.values())  # when the fastest method has finished
-        for name in (*errors, FACTORING):
-            method = "SGRLD" if name == FACTORING else name
-            t, error = tuned[method], errors[method]
-            curve = error.mean(0)
-            own = ", ".join(f"{k} {v:.2g}" for k, v in t.parameters.items())
-            spread = error[:, -1].std(ddof=1) / np.sqrt(len(error))
-            rows.append(
-                [
-                    dimension,
-                    name,
-                    f"{t.schedule.a:.2g}",
-                    own or "–",
-                    f"{np.interp(iterations / 8, times, curve):.3g}",
-                    f"{curve[-1]:.3g} ± {spread:.1g}",
-                    f"{1e6 * seconds[name]:.3g}",
-                    f"{np.interp(common, times * seconds[name], curve):.3g}",
-                ]
-            )
-        found[f"D={dimension}"] = {
-            "start": float(exact.mean @ exact.mean),
-            "posterior_variance": float(np.trace(exact.covariance)),
-            "iterations": times,
-            "error": errors,
-            "seconds_per_iteration": seconds,
-            "tuned": {
-                n: {"a": t.schedule.a, **t.parameters, "score": t.score, "tried": t.tried} for n, t in tuned.items()
-            },
-        }
+        one = found[case.label] = compare(case, asked, times, seed, journal, say)
+        rows += table(case, asked, times, one)
+    spectra = "; ".join(
+        f"{label}: {min(f['spectrum']):.3g} to {max(f['spectrum']):.3g}, condition number {f['condition']:.3g}"
+        for label, f in found.items()
+    )
+    iterations = asked["iterations"]
     return finish(
         out,
         "fig2",
@@ -233,7 +141,10 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         quick=quick,
         seed=seed,
         settings=asked,
-        columns=["D", "method", "a", "own parameters", f"at {iterations // 8}", f"at {iterations}", "µs", "same time"],
+        columns=[
+            *("a_n", "D", "method", "a", "own parameters", f"at {iterations // 8}", f"at {iterations}"),
+            *("µs", "same time"),
+        ],
         rows=rows,
         figures={"fig2": _draw(found)},
         notes=[
@@ -241,17 +152,110 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
             f"{iterations} iterations; µs per iteration of a single chain; error in the time that the fastest method "
             "takes for all of its iterations. SGRLD inverts and factors at each iteration, as the paper's footnote "
             "says; 'factoring only': a Cholesky factorization and triangular solves at each iteration.",
-            f"Each method: {asked['candidates']} candidates × {' or '.join(map(str, asked['repeats']))} runs of "
-            f"{iterations} iterations, least mean error at the end.",
+            f"Eigenvalues of the posterior precision: {spectra}. Data: seed [{seed}, 0 or 1 for the kind, D].",
+            f"Each method: {asked['candidates']} candidates × {asked['repeats']} runs of {iterations} iterations, "
+            f"least mean error at the end, with seed {seed + SEARCH}; then the reported runs, with seed {seed}.",
         ],
         more={"found": found},
     )
 
 
+def compare(case: Case, asked: Record, times: np.ndarray, seed: int, journal: Journal, say: Any) -> Record:
+    """Search, run and time all methods on one set of data."""
+    data, exact = simulated(case, seed)
+    posterior = model.linear_gaussian(data, NOISE_VARIANCE)
+    methods = tuning.methods(exact.precision, SIZE, asked["batch_size"], memories=(2, 3))
+    tuned, errors, timed = {}, {}, {}
+    for i, (name, method) in enumerate(methods.items()):
+        what = {"case": list(case), "method": name, "seed": seed, "settings": asked}
+        if (kept := journal.get(what)) is None:
+            say(f"{name}: search", 0.9 * i / len(methods))
+            t = searched(method, posterior, exact, asked, seed)
+            say(f"{name}: run", 0.9 * (i + 0.8) / len(methods))
+            sampler = method.build(posterior, exact.precision, **t.parameters)
+            how: Any = {"batch_size": asked["batch_size"], "runs": asked["runs"], "seed": seed}
+            error = error_curve(sampler, t.schedule, posterior, exact.mean, times, **how)
+            kept = {"a": t.schedule.a, "own": t.parameters, "score": t.score, "tried": t.tried, "error": error.tolist()}
+            journal.put(what, kept)
+        tuned[name] = {"a": kept["a"], **kept["own"], "score": kept["score"], "tried": kept["tried"]}
+        errors[name] = np.asarray(kept["error"])
+        sampler = method.build(posterior, exact.precision, **kept["own"])
+        timed[name] = (sampler, Polynomial(kept["a"], EXPONENT))
+    sampler, schedule = timed["SGRLD"]
+    timed["SGRLD"] = (each_time(posterior, exact.precision, invert=True), schedule)
+    timed[FACTORING] = (each_time(posterior, exact.precision, invert=False), schedule)
+    timed["SGRLD, factored once"] = (sampler, schedule)
+    what = {"case": list(case), "clock": list(timed), "seed": seed, "settings": asked}
+    if (seconds := journal.get(what)) is None:
+        say("clock", 0.9)
+        how = {"iterations": asked["timed_iterations"], "repeats": asked["timings"]}
+        seconds = seconds_per_iteration(timed, posterior, case.dimension, batch_size=asked["batch_size"], **how)
+        journal.put(what, seconds)
+    spectrum = np.linalg.eigvalsh(exact.precision)
+    return {
+        "spectrum": spectrum,
+        "condition": float(spectrum[-1] / spectrum[0]),
+        "start": float(exact.mean @ exact.mean),
+        "posterior_variance": float(np.trace(exact.covariance)),
+        "iterations": times,
+        "error": errors,
+        "seconds_per_iteration": seconds,
+        "tuned": tuned,
+    }
+
+
+def searched(method: tuning.Method, posterior: Posterior, exact: model.Exact, asked: Record, seed: int) -> tuning.Tuned:
+    """The parameters with the least error of the mean at the end."""
+    mean = jnp.asarray(exact.mean, jnp.float32)
+
+    def score(average: Array) -> Array:
+        """The squared error of an estimate."""
+        return jnp.sum((average - mean) ** 2)
+
+    return tuning.search(
+        method,
+        posterior,
+        exact.precision,
+        jnp.zeros(mean.size),
+        statistic=lambda theta: theta,
+        score=score,
+        exponent=EXPONENT,
+        iterations=asked["iterations"],
+        burn_in=0,
+        batch_size=asked["batch_size"],
+        candidates=asked["candidates"],
+        repeats=asked["repeats"],
+        seed=seed + SEARCH,
+    )
+
+
+def table(case: Case, asked: Record, times: np.ndarray, found: Record) -> list[list[Any]]:
+    """The rows of one set of data."""
+    iterations, seconds = asked["iterations"], found["seconds_per_iteration"]
+    common = iterations * min(seconds.values())  # when the fastest method has finished
+    rows = []
+    for name in (*found["error"], FACTORING):
+        method = "SGRLD" if name == FACTORING else name
+        t, error = found["tuned"][method], found["error"][method]
+        curve = error.mean(0)
+        own = ", ".join(f"{k} {v:.2g}" for k, v in t.items() if k not in ("a", "score", "tried"))
+        spread = error[:, -1].std(ddof=1) / np.sqrt(len(error))
+        rows.append(
+            [
+                *(case.kind, case.dimension, name, f"{t['a']:.2g}", own or "–"),
+                f"{np.interp(iterations / 8, times, curve):.3g}",
+                f"{curve[-1]:.3g} ± {spread:.1g}",
+                f"{1e6 * seconds[name]:.3g}",
+                f"{np.interp(common, times * seconds[name], curve):.3g}",
+            ]
+        )
+    return rows
+
+
 @styled
 def _draw(found: Record) -> Figure:
-    fig = Figure(layout="constrained", figsize=(8.5, 6.6))
-    for line, (name, f) in zip(fig.subplots(len(found), 2, sharey="row", squeeze=False), found.items()):
+    fig = Figure(layout="constrained", figsize=(8.5, 2.9 * len(found)))
+    for line, (label, f) in zip(fig.subplots(len(found), 2, sharey="row", squeeze=False), found.items()):
         for method, error in f["error"].items():
             seconds = f["seconds_per_iteration"][method]
             for axes, x in zip(line, (f["iterations"], f["iterations"] * seconds)):
@@ -262,9 +266,11 @@ def _draw(found: Record) -> Figure:
                     axes.fill_between(x, low, high, color=COLOURS[method], alpha=0.2, lw=0)
         x, curve = f["iterations"] * f["seconds_per_iteration"][FACTORING], f["error"]["SGRLD"].mean(0)
         line[1].plot(x, curve, color=COLOURS["SGRLD"], lw=1.2, ls="--", label=FACTORING)
-        for axes, label in zip(line, ("iterations", "seconds")):
+        for axes, what in zip(line, ("iterations", "seconds")):
             axes.axhline(f["start"], color="0.4", lw=0.8, ls=":")
-            axes.set(xscale="log", yscale="log", xlabel=label, title=f"{name.replace('=', ' = ')}, by {label}")
+            axes.set(xscale="log", yscale="log", xlabel=what)
+            axes.set_title(f"{label}\ncondition number {f['condition']:.3g}, by {what}", fontsize=10)
         line[0].set_ylabel("‖θ̄ − θ̂‖²")
-    fig.axes[1].legend(loc="lower left", fontsize=8)
+    handles, labels = fig.axes[1].get_legend_handles_labels()
+    fig.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9)
     return fig

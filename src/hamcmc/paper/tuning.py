@@ -35,7 +35,13 @@ FIRST_STEP = (1e-3, 30.0)  # range of the first step size a^b, in units of Metho
 
 @dataclass(frozen=True)
 class Method:
-    """A sampler to be tuned: a function that builds it from its parameters, their ranges, and the unit of its step."""
+    """A sampler to be tuned.
+
+    Attributes:
+        build: ``build(posterior, fisher, **own)``, from a posterior, its Fisher matrix and the method's own parameters.
+        ranges: of the own parameters.
+        step: the unit of the step size.
+    """
 
     build: Callable[..., Sampler]
     ranges: Mapping[str, tuple[float, float]]
@@ -52,37 +58,117 @@ class Tuned:
     tried: list[dict[str, float]]
 
 
-def methods(posterior: Posterior, fisher: np.ndarray, batch_size: int, memories: tuple[int, ...]) -> dict[str, Method]:
+def methods(fisher: np.ndarray, size: int, batch_size: int, memories: tuple[int, ...]) -> dict[str, Method]:
     """The methods that the paper compares on the linear Gaussian model.
 
     With L the largest curvature, a step of 1/L is about the largest that SGLD can take. It is 1 if the metric is near
     the inverse Hessian. pSGLD's metric is 1/√v, with v near the variance of the minibatch's mean gradient. It shrinks
-    where gradients grow, so the unit of its step is √v over the mean curvature.
+    where gradients grow, so the unit of its step is √v over the mean curvature. HAMCMC's γ is the inverse curvature
+    along directions that no pair knows: from a tenth of 1/L to 1/l, where l is the smallest curvature.
+
+    Args:
+        fisher: the Fisher matrix, prior included.
+        size: N.
+        batch_size: data per minibatch.
+        memories: HAMCMC's M, one method for each.
     """
-    largest, mean = float(np.linalg.eigvalsh(fisher)[-1]), float(np.trace(fisher) / len(fisher))
-    root_v = np.sqrt(mean / (posterior.size * batch_size))
-    riemannian = sgrld(posterior.grad, jnp.asarray(fisher, jnp.float32))
-    quasi_newton = {"gamma": (0.1 / largest, 100 / largest), "damping": (1e-6 * largest, 0.1 * largest)}
-
-    def published(memory: int) -> Method:
-        """HAMCMC that accepts every pair with sᵀy > 0, as in the paper. Here that is every pair."""
-        return Method(partial(hamcmc, posterior.grad, memory=memory, cosine=0.0), quasi_newton, 1.0)
-
+    curvatures = np.linalg.eigvalsh(fisher)
+    smallest, largest, mean = float(curvatures[0]), float(curvatures[-1]), float(curvatures.mean())
+    root_v = float(np.sqrt(mean / (size * batch_size)))
+    quasi_newton = {"gamma": (0.1 / largest, 1 / smallest), "damping": (1e-6 * largest, 0.1 * largest)}
     return {
-        "SGLD": Method(lambda: sgld(posterior.grad), {}, 1 / largest),
+        "SGLD": Method(_sgld, {}, 1 / largest),
         "pSGLD": Method(
-            lambda regularizer, forgetting: psgld(posterior, decay=1 - forgetting, regularizer=regularizer),
-            {"regularizer": (1e-2 * root_v, 1e2 * root_v), "forgetting": (1e-3, 0.1)},
-            root_v / mean,
+            _psgld, {"regularizer": (1e-2 * root_v, 1e2 * root_v), "forgetting": (1e-3, 0.1)}, root_v / mean
         ),
-        "SGRLD": Method(lambda: riemannian, {}, 1.0),
-        **{f"HAMCMC M={m}": published(m) for m in memories},
+        "SGRLD": Method(_sgrld, {}, 1.0),
+        **{f"HAMCMC M={m}": Method(partial(_hamcmc, memory=m), quasi_newton, 1.0) for m in memories},
     }
+
+
+def _sgld(posterior: Posterior, _fisher: Any) -> Sampler:
+    return sgld(posterior.grad)
+
+
+def _psgld(posterior: Posterior, _fisher: Any, *, regularizer: Any, forgetting: Any) -> Sampler:
+    return psgld(posterior, decay=1 - forgetting, regularizer=regularizer)
+
+
+def _sgrld(posterior: Posterior, fisher: Any) -> Sampler:
+    return sgrld(posterior.grad, jnp.asarray(fisher, jnp.float32))
+
+
+def _hamcmc(posterior: Posterior, _fisher: Any, *, memory: int, gamma: Any, damping: Any) -> Sampler:
+    """HAMCMC that accepts every pair with sᵀy > 0, as in the paper. Here that is every pair."""
+    return hamcmc(posterior.grad, memory=memory, gamma=gamma, damping=damping, cosine=0.0)
+
+
+def limits(method: Method) -> dict[str, tuple[float, float]]:
+    """The ranges of the search: of the first step size a^b, and of the method's own parameters."""
+    return {"first_step": (method.step * FIRST_STEP[0], method.step * FIRST_STEP[1]), **method.ranges}
+
+
+def averages(
+    sampler: Sampler,
+    posterior: Posterior,
+    data: PyTree,
+    start: Array,
+    key: Array,
+    first_step: Any,
+    windows: Array,
+    *,
+    statistic: Callable[[Array], PyTree],
+    exponent: float,
+    batch_size: int,
+    lane: Any = 0,
+) -> PyTree:
+    """One run from `start`, and the averages of a statistic over windows of it, with weights ε_t.
+
+    Args:
+        sampler: the sampler.
+        posterior: the target; only its size counts here, the rows are those of `data`.
+        data: the rows of which minibatches are drawn.
+        start: the first position, or those of an ensemble.
+        key: minibatches and noise follow from it.
+        first_step: ε_0; later ε_t = ε_0 (t + 1)^−`exponent`.
+        windows: (window, 2), the first iteration of each window and the one after its last. They may be traced.
+        statistic: a function of a position, or of the positions of an ensemble.
+        exponent: b.
+        batch_size: data per minibatch.
+        lane: runs with the same key and another lane have the same minibatches and other noise.
+
+    Returns:
+        The statistic's averages, along a new first axis of windows.
+    """
+
+    def turn(t: Array) -> Turn:
+        rows = minibatch.draw(key, t, posterior.size, batch_size, True)
+        step_key = jax.random.fold_in(jax.random.fold_in(key, t), 1 + lane)
+        return Turn(step_key, minibatch.gather(data, rows), first_step * (t + 1.0) ** -exponent)
+
+    def accumulate(sums: tuple[Any, PyTree], t: Array, now: Turn, _before: Any, after: Any) -> tuple[Any, PyTree]:
+        inside = (t >= windows[:, 0]) & (t < windows[:, 1])
+        weight = jnp.where(inside, now.step_size, 0.0)
+
+        def add(a: Array, x: Array) -> Array:
+            """A run that is lost after a window must not spoil it, so 0 · NaN has to be 0."""
+            shape = (-1, *[1] * x.ndim)
+            return a + jnp.where(inside.reshape(shape), weight.reshape(shape) * x, 0.0)
+
+        return sums[0] + weight, jax.tree.map(add, sums[1], statistic(after.position))
+
+    shapes = jax.eval_shape(statistic, start)
+    zeros = jax.tree.map(lambda x: jnp.zeros((len(windows), *x.shape), x.dtype), shapes)
+    nothing = jnp.zeros(len(windows)), zeros
+    end = jnp.max(windows)
+    _, (weight, total) = advance(sampler, sampler.init(start), turn, 0, end, accumulate=accumulate, total=nothing)
+    return jax.tree.map(lambda x: x / weight.reshape(-1, *[1] * (x.ndim - 1)), total)
 
 
 def search(
     method: Method,
     posterior: Posterior,
+    fisher: np.ndarray,
     start: Array,
     *,
     statistic: Callable[[Array], PyTree],
@@ -100,6 +186,7 @@ def search(
     Args:
         method: the sampler and the ranges of its parameters.
         posterior: the target.
+        fisher: its Fisher matrix, prior included.
         start: where every run starts.
         statistic: what is averaged along a run, with weights ε, from iteration `burn_in` on.
         score: a function from that average to a number, the smaller the better; not finite counts as infinite.
@@ -111,27 +198,15 @@ def search(
         repeats: runs of each candidate.
         seed: everything random follows from it.
     """
-    ranges = {"first_step": (method.step * FIRST_STEP[0], method.step * FIRST_STEP[1]), **method.ranges}
+    ranges = limits(method)
     low, high = np.log(np.array(list(ranges.values()))).T
+    window = jnp.array([[burn_in, iterations]])
 
     def run(p: Mapping[str, Array], key: Array) -> Array:
-        own = {name: p[name] for name in method.ranges}
-        sampler = method.build(**own)
-
-        def turn(t: Array) -> Turn:
-            rows = minibatch.draw(key, t, posterior.size, batch_size, True)
-            step_key = jax.random.fold_in(jax.random.fold_in(key, t), 1)
-            return Turn(step_key, minibatch.gather(posterior.data, rows), p["first_step"] * (t + 1.0) ** -exponent)
-
-        def accumulate(sums: tuple[Any, PyTree], t: Array, now: Turn, _before: Any, after: Any) -> tuple[Any, PyTree]:
-            weight, total = sums
-            w = jnp.where(t >= burn_in, now.step_size, 0.0)
-            return weight + w, jax.tree.map(lambda a, x: a + w * x, total, statistic(after.position))
-
-        zeros = (0.0, jax.tree.map(jnp.zeros_like, statistic(start)))
-        state = sampler.init(start)
-        _, (weight, total) = advance(sampler, state, turn, 0, iterations, accumulate=accumulate, total=zeros)
-        return score(jax.tree.map(lambda x: x / weight, total))
+        sampler = method.build(posterior, fisher, **{name: p[name] for name in method.ranges})
+        how: Any = {"statistic": statistic, "exponent": exponent, "batch_size": batch_size}
+        found = averages(sampler, posterior, posterior.data, start, key, p["first_step"], window, **how)
+        return score(jax.tree.map(lambda x: x[0], found))
 
     scores = jax.jit(jax.vmap(run, (0, None)))  # all candidates see the same minibatches and the same noise, drawn once
     keys = jax.random.split(jax.random.key(seed), repeats)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve, solve_triangular
 
@@ -97,6 +98,6 @@ def _inverse_factor(fisher: Array) -> Array:
     if fisher.ndim != 2 or fisher.shape[0] != fisher.shape[1]:
         raise ValueError(f"fisher must be a square matrix over the flattened position, got shape {fisher.shape}")
     root = jnp.linalg.cholesky(fisher)
-    if not bool(jnp.isfinite(root).all()):
+    if not isinstance(root, Tracer) and not bool(jnp.isfinite(root).all()):
         raise ValueError("fisher must be positive definite")
     return solve_triangular(root, jnp.eye(root.shape[0], dtype=root.dtype), lower=True)
