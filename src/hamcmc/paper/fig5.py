@@ -16,7 +16,18 @@ from hamcmc._types import Record
 from hamcmc.factorization import ratings as files
 from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.paper.common import Reproduction, finish
-from hamcmc.paper.factorizing import CLAIM, METHODS, Runner, Split, search, seconds_per_iteration, split
+from hamcmc.paper.factorizing import (
+    ABOVE,
+    CLAIM,
+    GAMMA,
+    METHODS,
+    RATIO,
+    Runner,
+    Split,
+    search,
+    seconds_per_iteration,
+    split,
+)
 from hamcmc.paper.fig5_figure import as_record, compare, draw, notes, rows_of
 from hamcmc.paper.journal import Journal
 from hamcmc.paper.ratings import load
@@ -88,7 +99,7 @@ def reproduce(
     asked: Record = settings(quick)
     asked |= {
         "blocks": blocks,
-        "file": None if ratings is None else str(ratings),
+        "file": None if ratings is None else ratings.name,
         "processes": chosen_processes(processes, asked["processes"], blocks),
         "seed": seed,
     }
@@ -97,24 +108,22 @@ def reproduce(
     held_out = files.hold_out(loaded, asked["test"], seed)
     work = Tuning(Path(out), held_out, asked, progress)
     tuned, curves = work.tune(blocks, list(METHODS))
-    seconds = work.seconds(tuned)
-    found, of_cores = None, None
+    costs = work.seconds(tuned)
+    claims = {"threads": compare(curves, costs, asked["marks"])}
+    rows = rows_of(f"1 × {work.threads} threads", asked, tuned, curves, costs, {}, claims["threads"])
+    by_blocks, found = {blocks: tuned}, None
     if asked["processes"]:
-        steps, more = {blocks: {m: tuned[m]["step_size"] for m in CLAIM}}, {}
+        for_cores = {}
         if blocks < CORES and max(asked["processes"]) > 1:
-            of_cores, more[CORES] = work.tune(CORES, list(CLAIM))
-            steps[CORES] = {m: of_cores[m]["step_size"] for m in CLAIM}
-        study = Study(held_out, work.splits, steps, asked, work.runs, work.times, work.about)
-        found = study.run(work.begin)
-        found.curves.update(more)
-    claims = {"threads": compare(curves, {m: c.seconds for m, c in seconds.items()}, asked["marks"])}
-    rows = rows_of(f"1 × {work.threads} threads", asked, tuned, curves, seconds, {}, claims["threads"])
-    for n, each in found.curves.items() if found else ():
-        costs, estimated = found.costs.get(n, {}), found.estimated.get(n, {})  # type: ignore[union-attr]
-        timed = costs or estimated
-        claims[str(n)] = compare(each, {m: c.seconds for m, c in timed.items()}, asked["marks"])
-        label = str(n) if costs else f"{n}, estimated"
-        rows += rows_of(label, asked, tuned if costs else of_cores, each, costs, estimated, claims[str(n)])  # type: ignore
+            by_blocks[CORES], for_cores[CORES] = work.tune(CORES, list(CLAIM))
+        steps = {b: {m: each[m]["step_size"] for m in CLAIM} for b, each in by_blocks.items()}
+        found = Study(held_out, work.splits, steps, asked, work.runs, work.times, work.about).run(work.begin)
+        found.curves.update(for_cores)
+        for n, each in found.curves.items():
+            measured, estimated = found.costs.get(n, {}), found.estimated.get(n, {})
+            claims[str(n)] = compare(each, measured or estimated, asked["marks"])
+            label, of = (str(n), blocks) if measured else (f"{n}, estimated", CORES)
+            rows += rows_of(label, asked, by_blocks[of], each, measured, estimated, claims[str(n)])
     return finish(
         out,
         "fig5",
@@ -127,16 +136,16 @@ def reproduce(
             *("model ms", "of that messages", "same time", "load"),
         ],
         rows=rows,
-        figures={"fig5": draw(curves, {m: c.seconds for m, c in seconds.items()}, found, asked)},
+        figures={"fig5": draw(curves, costs, found, asked)},
         notes=notes(name, asked, claims, found, work.threads, os.cpu_count() or 1),
         more={
             "data": name,
             "curvature": work.splits[blocks].curvature,
             "imbalance": {b: s.p.imbalance for b, s in work.splits.items()},
             "tuned": tuned,
-            "tuned_for_more_blocks": of_cores,
+            "tuned_for_more_blocks": by_blocks.get(CORES) if blocks != CORES else None,
             "rmse": curves,
-            "seconds_per_iteration": {m: c.seconds for m, c in seconds.items()},
+            "seconds_per_iteration": {m: c.seconds for m, c in costs.items()},
             "claim": claims["threads"],
             "claims": claims,
             "processes": None if found is None else as_record(found),
@@ -184,10 +193,11 @@ class Tuning:
         names = ("iterations", "burn_in", "trials", "every")
         s = self.split(blocks)
         for m in methods:
-            self.begin(f"{m}, {blocks} blocks")
-            what = self.about | {k: self.asked[k] for k in names} | {"blocks": blocks, "method": METHODS[m]._asdict()}
+            fixed = {"blocks": blocks, "method": METHODS[m]._asdict(), "grid": [RATIO, ABOVE], "gamma": GAMMA}
+            what = self.about | {k: self.asked[k] for k in names} | fixed
             kept = self.runs.get(what)
             if kept is None:
+                self.begin(f"{m}, {blocks} blocks")
                 runner = self.runner(blocks, m)
                 found = search(runner, self.asked, self.asked["seed"] + 1_000_000)
                 budget = self.asked["iterations"], self.asked["burn_in"]
@@ -200,19 +210,19 @@ class Tuning:
 
     def seconds(self, tuned: dict[str, Record]) -> dict[str, Cost]:
         """Seconds per iteration of every method on one process, with threads."""
-        self.begin("clock")
         steps = {m: t["step_size"] for m, t in tuned.items()}
         how = {"iterations": self.asked["timed_iterations"], "repeats": self.asked["timings"]}
         what = self.about | how | {"kind": "threads", "steps": steps, "blocks": self.asked["blocks"]}
         kept = self.times.get(what)
         if kept is None:
+            self.begin("clock")
             runners = {m: self.runner(self.asked["blocks"], m) for m in tuned}
             kept = {"seconds": seconds_per_iteration(runners, steps, **how), "load": round(os.getloadavg()[0], 1)}
             self.times.put(what, kept)
         return {m: Cost(kept["seconds"][m], 0.0, kept["load"]) for m in tuned}
 
     def begin(self, stage: str) -> None:
-        """Report a stage that begins, and about how long the rest takes if none of it is kept."""
+        """Report a stage that begins, and about how long it and all later ones take."""
         if not self.expected:
             self.expected = self._expect()
         left = list(self.expected.values())[list(self.expected).index(stage) :] if stage in self.expected else [0.0]

@@ -1,5 +1,7 @@
 """What figure 5 shows: the claim, the table, the notes and the curves."""
 
+from typing import Any
+
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -12,9 +14,10 @@ from hamcmc.paper.speedup import CORES, Cost, Found
 STYLES = {1: "-", 2: "--", 4: ":", CORES: "-."}  # of the curves, by number of processes
 
 
-def compare(curves: dict[str, np.ndarray], seconds: dict[str, float], marks: list[int]) -> Record:
+def compare(curves: dict[str, np.ndarray], costs: dict[str, Cost], marks: list[int]) -> Record:
     """Whether HAMCMC is ahead at equal iterations, and in the time that the fastest of the three needs for them."""
     *others, ours = CLAIM
+    seconds = {m: c.seconds for m, c in costs.items()}
     fastest = min(seconds[m] for m in CLAIM)
 
     def at(method: str, second: float) -> float:
@@ -124,32 +127,34 @@ def _count(n: int) -> str:
 
 
 @styled
-def draw(curves: dict[str, np.ndarray], seconds: dict[str, float], found: Found | None, asked: Record) -> Figure:
+def draw(curves: dict[str, np.ndarray], costs: dict[str, Cost], found: Found | None, asked: Record) -> Figure:
     """The RMSE by iterations and by the clock. Colours are methods, and styles are numbers of processes."""
     fig = Figure(layout="constrained", figsize=(10, 4.8))
     pair = fig.subplots(1, 2, sharey=True)
     seen = []
 
-    def plot(method: str, curve: np.ndarray, second: float | None, style: str, width: float, left: bool) -> None:
-        """A curve on the right, and on the left if it is not the same as another one there."""
-        iterations = np.arange(1, len(curve) + 1)
+    def plot(method: str, curve: np.ndarray, second: float | None, style: Any, width: float) -> None:
+        """A curve on the left, and on the right if it has a time."""
+        iterations, how = np.arange(1, len(curve) + 1), {"color": METHODS[method].colour, "ls": style, "lw": width}
         y = np.where(np.isfinite(curve), curve, np.nan)
         seen.append(curve[-1])
-        if left:
-            pair[0].plot(iterations, y, color=METHODS[method].colour, ls=style, lw=width)
+        pair[0].plot(iterations, y, **how)
         if second is not None:
-            pair[1].plot(iterations * second, y, color=METHODS[method].colour, ls=style, lw=width)
+            pair[1].plot(iterations * second, y, **how)
 
     for method, curve in curves.items():
-        alone = found is None
-        if METHODS[method].metric:
-            plot(method, curve, seconds[method] if alone else None, (0, (1, 2)), 1.2, True)
-        else:
-            plot(method, curve, seconds[method] if alone else None, "-", 1.7, alone)
-    for n, each in found.curves.items() if found else ():
-        costs = found.costs.get(n) or found.estimated[n]  # type: ignore[union-attr]
-        for method, curve in each.items():
-            plot(method, curve, costs[method].seconds, STYLES.get(n, "-"), 1.3, True)
+        base, second = METHODS[method].metric, costs[method].seconds if found is None else None
+        if base or found is None:
+            plot(method, curve, second, (0, (1, 2)) if base else "-", 1.2 if base else 1.7)
+    if found is not None:
+        styles = []
+        for n, each in found.curves.items():
+            clock, style = found.costs.get(n) or found.estimated[n], STYLES.get(n, "-")
+            words = _count(n) if n in found.costs else f"{n} cores, estimated"
+            styles.append(Line2D([], [], color="0.4", ls=style, lw=1.3, label=words))
+            for method, curve in each.items():
+                plot(method, curve, clock[method].seconds, style, 1.3)
+        pair[1].legend(handles=styles, fontsize=8)
     pair[0].axvline(asked["burn_in"], color="0.4", lw=0.8, ls=":")
     final = [y for y in seen if np.isfinite(y)]
     pair[0].set(xlabel="iterations", ylabel="RMSE", xscale="log")
@@ -159,8 +164,4 @@ def draw(curves: dict[str, np.ndarray], seconds: dict[str, float], found: Found 
     handles = [Line2D([], [], color=METHODS[m].colour, lw=1.7, label=m) for m in CLAIM]
     handles.append(Line2D([], [], color="0.4", ls=(0, (1, 2)), lw=1.2, label="row-count base, not in the paper"))
     pair[0].legend(handles=handles, fontsize=8)
-    if found:
-        words = {n: _count(n) if n in found.costs else f"{n} cores, estimated" for n in found.curves}
-        styles = [Line2D([], [], color="0.4", ls=STYLES.get(n, "-"), lw=1.3, label=w) for n, w in words.items()]
-        pair[1].legend(handles=styles, fontsize=8)
     return fig

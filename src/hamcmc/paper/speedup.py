@@ -94,13 +94,14 @@ class Study:
         self.methods = list(steps[self.blocks])
 
     def run(self, begin: Callable[[str], None]) -> Found:
-        """Measure what is not kept yet, then estimate. `begin` is called with the name of each stage."""
+        """Measure what is not kept yet, then estimate. `begin` is called with the name of each stage that begins."""
         counts = self.asked["processes"]
         with tempfile.TemporaryDirectory() as folder:
             for n in sorted({1, *counts}):
-                begin(f"{n} process{'es' * (n > 1)}")
                 tasks = [t for t in self._tasks(n) if self._kept(t) is None]
-                self._perform(Path(folder), n, tasks)
+                if tasks:
+                    begin(f"{n} process{'es' * (n > 1)}")
+                    self._perform(Path(folder), n, tasks)
         curves: dict[int, dict[str, np.ndarray]] = {n: {} for n in counts}
         costs: dict[int, dict[str, Cost]] = {n: {} for n in counts}
         for n in counts:
@@ -185,8 +186,6 @@ class Study:
 
     def _perform(self, folder: Path, n: int, tasks: list[Record]) -> None:
         """Do tasks on n processes, and keep what they find."""
-        if not tasks:
-            return
         orders = []
         for i, task in enumerate(tasks):
             blocks, hosts = task["blocks"], task["hosts"]
