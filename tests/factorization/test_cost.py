@@ -1,6 +1,10 @@
+from functools import partial
+
+import jax
+import jax.numpy as jnp
 import pytest
 
-from hamcmc.factorization import cost
+from hamcmc.factorization import cost, exchange
 from hamcmc.paper import scale
 
 TEXT = """
@@ -34,6 +38,28 @@ def test_a_step_by_hand():
     assert step.message == 1 + step.bytes / 4
     assert step.reduction == 4 * (1 + 26)
     assert step.waiting == step.gradient / 2
+
+
+@pytest.mark.parametrize(("blocks", "hosts"), [(4, 2), (4, 4), (8, 2), (12, 3)])
+def test_what_is_sent_is_what_the_ring_sends(blocks, hosts):
+    """Against the messages in the traced ring, over all shifts."""
+    slots = blocks // hosts
+    messages, rows = 0, 0
+    for shift in range(blocks):
+        ring = partial(exchange.ring_shift, shift=shift, B=blocks, P=hosts)
+        traced = jax.make_jaxpr(ring, axis_env=[(exchange.AXIS, hosts)])(jnp.zeros((slots, 1)))
+        sent = [e.outvars[0].aval.shape[0] for e in traced.eqns if e.primitive.name == "ppermute"]
+        messages, rows = messages + len(sent), rows + sum(sent)
+    found = cost.sent("psgld", hosts, blocks, columns=10 * blocks, width=8)
+    assert found == (messages / blocks, rows / blocks * 4 * 3 * 8 * 10, 0, 0)
+
+
+def test_what_hamcmc_sends():
+    """4 hosts with one block each: 3 of 4 shifts send 7 blocks of 6 columns. Two rounds of a sum of 18 numbers."""
+    found = cost.sent("hamcmc", 4, 4, columns=24, width=8, memory=2)
+    assert found == (0.75, 0.75 * 7 * 6 * 8 * 4, 2, 2 * 18 * 4)
+    assert found.seconds(1.0, 4.0) == 2.75 + (found.bytes + 144) / 4
+    assert cost.sent("hamcmc", 1, 4, columns=24, width=8, memory=2).seconds(1.0, 4.0) == 0
 
 
 def test_a_popular_column_unbalances_many_hosts_more():

@@ -139,6 +139,12 @@ def reproduce(
     seed: Seed = 0,
     ratings: Annotated[Path | None, typer.Option(help="fig5: your copy of MovieLens 1M, or other ratings.")] = None,
     blocks: Annotated[int | None, typer.Option(metavar="B", help="fig5: cut the matrix into B × B blocks.")] = None,
+    processes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST", help="fig5: numbers of processes to run on, such as 1,2,4 (the default), or none."
+        ),
+    ] = None,
     corpus: Annotated[Path | None, typer.Option(help="fig3: your copy of NOIZEUS, or files laid out like it.")] = None,
     changes: Annotated[
         str | None,
@@ -155,7 +161,7 @@ def reproduce(
 
         if name not in (*REPRODUCTIONS, "all"):
             raise ValueError(f"name must be one of {', '.join(REPRODUCTIONS)}, all; got {name!r}")
-        given = {"ratings": ratings, "blocks": blocks, "corpus": corpus, "changes": changes}
+        given = {"ratings": ratings, "blocks": blocks, "processes": processes, "corpus": corpus, "changes": changes}
         for option, value in given.items():
             if value is not None and name != "all" and option not in REPRODUCTIONS[name].options:
                 raise ValueError(f"{name} takes no --{option}")

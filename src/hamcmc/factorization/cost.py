@@ -75,6 +75,41 @@ def reduced(sampler: str, memory: int) -> int:
     return base + each * memory
 
 
+class Sent(NamedTuple):
+    """What a host sends in a mean step: messages with blocks of H, their bytes; messages of the sum, and their bytes.
+
+    Parts are drawn at random, so the next part is often in place already, or partly so.
+    """
+
+    messages: float
+    bytes: float
+    rounds: int
+    summed: int
+
+    def seconds(self, latency: float, bandwidth: float) -> float:
+        """The time for that on a network with this latency, and with so many bytes per second."""
+        return (self.messages + self.rounds) * latency + (self.bytes + self.summed) / bandwidth
+
+
+def sent(sampler: str, hosts: int, blocks: int, *, columns: int, width: int, memory: int = 0) -> Sent:
+    """What a host sends in a mean step if each of `hosts` has some of the `blocks` row blocks.
+
+    Sums are a butterfly of log₂ P messages. Factors have `width` numbers in a row, padding included.
+    """
+    if hosts == 1:
+        return Sent(0.0, 0.0, 0, 0)
+    slots = blocks // hosts
+    messages = travelling = 0
+    for far, near in (divmod(shift, slots) for shift in range(blocks)):  # as `exchange.ring_shift` does
+        for away, size in ((far, slots - near), (far + 1, near)):
+            messages += bool(size and away % hosts)
+            travelling += size if away % hosts else 0
+    base, each = TRAFFIC[sampler].blocks
+    one = 4 * (base + each * memory) * width * -(-columns // blocks)
+    rounds = (hosts - 1).bit_length() if reduced(sampler, memory) else 0
+    return Sent(messages / blocks, travelling / blocks * one, rounds, rounds * 4 * reduced(sampler, memory))
+
+
 class Machine(NamedTuple):
     """The speed of a host: seconds per rating and factor, per normal draw and per number touched, and its network."""
 

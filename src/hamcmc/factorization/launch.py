@@ -22,6 +22,7 @@ from hamcmc.store.errors import Interrupted, NonFinite, RunError
 HEARTBEAT = 20  # seconds after which a silent process counts as dead
 FAILED = 1  # exit code of a worker with an error that another start would meet again
 GRACE = 10  # seconds that processes get to save and leave
+WORKER = "hamcmc.factorization.worker"  # the module that processes run
 CLUSTERS = {"OMPI_COMM_WORLD_SIZE": "mpirun", "SLURM_STEP_NUM_TASKS": "Slurm"}
 
 
@@ -57,7 +58,9 @@ def join() -> None:
         jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT)
 
 
-def launch(run: Path, processes: int, *, arguments: tuple[str, ...] = (), restarts: int = 0) -> None:
+def launch(
+    run: Path, processes: int, *, arguments: tuple[str, ...] = (), restarts: int = 0, module: str = WORKER
+) -> None:
     """Work on a prepared run with several processes on this machine, until it is complete.
 
     Args:
@@ -65,6 +68,7 @@ def launch(run: Path, processes: int, *, arguments: tuple[str, ...] = (), restar
         processes: how many; they divide the number of blocks.
         arguments: arguments of the workers.
         restarts: how many times to start again from the last checkpoint after a process died.
+        module: what each process runs, with the directory and the arguments.
 
     Raises:
         Died: a process died, and no restart is left.
@@ -73,7 +77,7 @@ def launch(run: Path, processes: int, *, arguments: tuple[str, ...] = (), restar
     """
     for left in reversed(range(restarts + 1)):
         try:
-            return _once(run, processes, arguments)
+            return _once(run, processes, arguments, module)
         except Died as error:
             if not left:
                 raise
@@ -81,8 +85,8 @@ def launch(run: Path, processes: int, *, arguments: tuple[str, ...] = (), restar
     return None
 
 
-def _once(run: Path, processes: int, arguments: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "hamcmc.factorization.worker", str(run), *arguments]
+def _once(run: Path, processes: int, arguments: tuple[str, ...], module: str) -> None:
+    command = [sys.executable, "-m", module, str(run), *arguments]
     address = f"127.0.0.1:{_free_port()}"
     everyone = os.environ | {"HAMCMC_COORDINATOR": address, "HAMCMC_PROCESSES": str(processes)}
     with signals() as received:

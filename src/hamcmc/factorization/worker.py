@@ -2,6 +2,9 @@
 
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
+from typing import NoReturn
 
 import jax
 
@@ -19,11 +22,16 @@ def main(path: str, *options: str) -> int:
     seconds = next((float(o.partition("=")[2]) for o in options if o.startswith("--checkpoint-seconds=")), 30.0)
     quiet = False if "--quiet" in options else None
     _take_own_cores()
+    return together(partial(run_here, path, progress=quiet, checkpoint_seconds=seconds))
+
+
+def together(work: Callable[[], None]) -> int:
+    """Join the other processes, do this one's share of the work, and return the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the collectives' library prints to stdout
     _compile.keep()
     launch.join()
     try:
-        run_here(path, progress=quiet, checkpoint_seconds=seconds)
+        work()
     except Interrupted as stop:
         return 128 + stop.signal
     except NonFinite:  # the checkpoint has the message
@@ -39,6 +47,15 @@ def main(path: str, *options: str) -> int:
     return 0
 
 
+def leave(code: int) -> NoReturn:
+    """End this process. A regular exit would wait for processes that are gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code in (0, 130):
+        jax.distributed.shutdown()
+    os._exit(code)
+
+
 def _take_own_cores() -> None:
     """Keep to cores of its own where there are enough for every process: threads of the others would disturb it."""
     processes, mine = int(os.environ["HAMCMC_PROCESSES"]), int(os.environ["HAMCMC_PROCESS"])
@@ -49,9 +66,4 @@ def _take_own_cores() -> None:
 
 
 if __name__ == "__main__":
-    code = main(*sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if code in (0, 130):
-        jax.distributed.shutdown()
-    os._exit(code)  # a regular exit would wait for processes that are gone
+    leave(main(*sys.argv[1:]))

@@ -71,7 +71,7 @@ REPRODUCTIONS = {
         Entry(
             "fig5",
             "Held-out error of matrix factorization by iterations and by the clock.",
-            ("ratings", "blocks"),
+            ("ratings", "blocks", "processes"),
         ),
         Entry("scale", "The cost of a step at 10⁹ ratings on 64 to 1024 hosts."),
         Entry("theorem", "Bias and mean squared error against T beside the theorem's rates."),
