@@ -48,8 +48,8 @@ bench: .venv/installed-bench
 pages: .venv/installed-test  # fills in README and docs from the kept results
 	$(BIN)/python -m benchmarks --pages
 
-reproduce: .venv/installed
-	for name in fig1 fig2 where fig3 fig4 fig5 scale theorem proposition bias; do $(BIN)/hamcmc reproduce $$name || exit 1; done
+reproduce: .venv/installed  # hours, and resumable: make reproduce REPRODUCE="--ratings ml-1m/ratings.dat --corpus NOIZEUS"
+	$(BIN)/hamcmc reproduce all $(REPRODUCE)
 
 docs: .venv/installed-docs
 	$(BIN)/python -m benchmarks --pages

@@ -26,7 +26,7 @@ from hamcmc.samplers.sgld import sgld
 from hamcmc.samplers.sgnht import sgnht
 from hamcmc.samplers.sgrld import sgrld
 from hamcmc.samplers.svrg import svrg
-from hamcmc.store.errors import DamagedRun, Diverged, Interrupted, NonFinite, RunError
+from hamcmc.store.errors import DamagedRun, Diverged, Interrupted, NonFinite, RunError, Unchecked
 from hamcmc.target.estimators import control_variate
 from hamcmc.target.mode import Laplace, find_mode, laplace
 from hamcmc.target.noise import Noise, gradient_noise
@@ -61,6 +61,7 @@ __all__ = [
     "Sampler",
     "Support",
     "Tuned",
+    "Unchecked",
     "alpha_stable_mf",
     "alternating",
     "bounded",

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import hamcmc
-from hamcmc.diagnostics import grading
+from hamcmc.diagnostics import gradients, grading
 from hamcmc.inference import auto, plan, starts
 from hamcmc.inference import sample as run
 from hamcmc.inference.nearness import Nearness
@@ -207,6 +207,20 @@ def test_an_interrupted_run_goes_on_to_the_same_draws(regime, tmp_path, monkeypa
     for name, draws in whole.posterior.items():
         np.testing.assert_array_equal(resumed.posterior[name], draws)
     assert resumed.check().word == whole.check().word
+
+
+def test_draws_that_cannot_be_checked_are_kept_and_not_called_usable(monkeypatch, tmp_path):
+    def broken(*_):
+        raise TypeError("of whatever origin")
+
+    monkeypatch.setattr(gradients, "at", broken)
+    with pytest.raises(hamcmc.Unchecked, match=r"could not be checked \(TypeError: of whatever") as raised:
+        hamcmc.sample(normal(), out=tmp_path / "run", **QUICKLY)
+    assert raised.value.result.draws == QUICKLY["num_samples"]
+    again = hamcmc.Result.open(tmp_path / "run")
+    assert again.draws == QUICKLY["num_samples"]
+    assert again.meta["status"] == "complete"
+    assert "verdict" not in again.meta
 
 
 def test_positions_of_any_structure_are_judged():

@@ -14,6 +14,7 @@ from hamcmc._require import needs
 from hamcmc.cli.shell import Quiet, Run, Seed, reporting, say, screen, wrote
 
 if TYPE_CHECKING:
+    from hamcmc._types import Record
     from hamcmc.paper.common import Reproduction
     from hamcmc.paper.contest import Contest
     from hamcmc.paper.demo import Demo
@@ -165,12 +166,34 @@ def reproduce(
         for option, value in given.items():
             if value is not None and name != "all" and option not in REPRODUCTIONS[name].options:
                 raise ValueError(f"{name} takes no --{option}")
-        for each in REPRODUCTIONS if name == "all" else [name]:
-            target = Path("reproduced") / each if out is None else out / each if name == "all" else out
+        targets = {name: out or Path("reproduced") / name}
+        if name == "all":
+            targets = _remaining(out or Path("reproduced"), quick, seed, given)
+        for each, target in targets.items():
             own = {k: given[k] for k in REPRODUCTIONS[each].options if given[k] is not None}
             found = REPRODUCTIONS[each].run(target, quick=quick, seed=seed, progress=not quiet and None, **own)
             _print_reproduction(found)
             wrote(*found.files, write(found, target / "report.html"))
+
+
+def _remaining(out: Path, quick: bool, seed: int, given: "Record") -> "dict[str, Path]":
+    """The reproductions that are still to be made, and where; says which these are, and how long they take."""
+    from hamcmc.paper import REPRODUCTIONS
+
+    targets, done = {}, []
+    for name, entry in REPRODUCTIONS.items():
+        own = {k: given[k] for k in entry.options if given[k] is not None}
+        if entry.finished(out / name, quick=quick, seed=seed, **own):
+            done.append(name)
+        else:
+            targets[name] = out / name
+    if done:
+        say(f"Finished before, and kept: {', '.join(done)}. Delete {out}/NAME/results.json to run NAME again.")
+    minutes = sum(REPRODUCTIONS[name].minutes for name in targets)
+    each = ", ".join(f"{name} {REPRODUCTIONS[name].minutes:.0f}" for name in targets)
+    if targets and not quick:
+        say(f"About {minutes / 60:.1f} hours on two cores; in minutes: {each}. The same command goes on after Ctrl-C.")
+    return targets
 
 
 def _print_reproduction(found: "Reproduction") -> None:

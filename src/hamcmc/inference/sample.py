@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from hamcmc import _check, _compile, samplers
-from hamcmc._types import Facts, Record
+from hamcmc._types import Facts
 from hamcmc.diagnostics.result import Result
+from hamcmc.diagnostics.verdict import Verdict
 from hamcmc.inference import schedules
 from hamcmc.inference.arguments import (
     Init,
@@ -38,14 +39,13 @@ from hamcmc.inference.job import (
 from hamcmc.inference.plan import DRAWS, FIRST_DRAWS, Plan, longer
 from hamcmc.inference.program import SamplingProgram, compiled_ahead, continued
 from hamcmc.inference.progress import Progress, silent
-from hamcmc.inference.tune import budget_for, tune
-from hamcmc.samplers.base import Sampler
+from hamcmc.inference.tune import tuned
 from hamcmc.samplers.registry import name_of
 from hamcmc.store import result
 from hamcmc.store.checkpoint import Checkpoint, read_checkpoint
 from hamcmc.store.directory import Directory, check_free
 from hamcmc.store.draws import Draws
-from hamcmc.store.errors import Diverged, Interrupted, NonFinite, RunError
+from hamcmc.store.errors import Diverged, Interrupted, NonFinite, RunError, Unchecked
 from hamcmc.store.files import guard_disk, reading, remove_partial_writes, require
 from hamcmc.store.recorder import Recorder
 from hamcmc.store.settings import read_settings
@@ -133,6 +133,7 @@ def sample(
         NonFinite: the state became non-finite; `.result` has the draws before that.
         Diverged: the draws left the posterior; `.result` has them, and the message says from where on.
         Interrupted: SIGINT or SIGTERM arrived; with `out`, :func:`resume` continues.
+        Unchecked: an automatic run is complete, but the check of its draws failed; `.result` has them.
     """
     _compile.keep()
     posterior = starting_at(posterior, init)
@@ -315,7 +316,7 @@ def run(
         if "plan" in job.settings:
             began = time.perf_counter()
             program.show(program.status()._replace(phase="checking the draws"))
-            verdict = program.result(recorder).check()
+            verdict = checked(program.result(recorder))
             program.show(program.status())
             costs = program.costs | {"verdict": time.perf_counter() - began}
             meta = recorder.meta | {"verdict": verdict.to_json(), "costs": costs}
@@ -324,29 +325,10 @@ def run(
     return program.result(recorder)
 
 
-def tuned(
-    posterior: Posterior,
-    sampler: Sampler,
-    name: str | None,
-    init: Init,
-    settings: Record,
-    options: Facts,
-    progress: bool | Progress | None,
-) -> tuple[Sampler, schedules.Schedule, Record]:
-    """The sampler, step size and settings that :func:`hamcmc.tune` finds; only a sampler by name can change."""
-    iterations = settings["warmup"] + settings["num_samples"] * settings["thin"]
-    found = tune(
-        posterior,
-        name or sampler,
-        init,
-        budget=budget_for(iterations * settings["ensembles"] * sampler.gradients_per_step),
-        batch_size=settings["batch_size"],
-        seed=settings["seed"],
-        progress=progress,
-        **options,
-    )
-    settings = settings | {"tuning": found.account}
-    if name:
-        settings["options"] = storable(found.options)
-        sampler = samplers.build(name, posterior, **found.options)
-    return sampler, found.step_size, settings
+def checked(result: Result) -> Verdict:
+    """The verdict on a complete run. If it fails, the draws are not lost, and nobody takes them for checked."""
+    try:
+        return result.check()
+    except Exception as error:
+        why = f"the draws are complete, but could not be checked ({type(error).__name__}: {error}); .result has them"
+        raise Unchecked(why, result) from error

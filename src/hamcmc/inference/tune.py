@@ -14,7 +14,7 @@ from hamcmc import _check, samplers
 from hamcmc._types import Facts, PyTree, Record
 from hamcmc.inference.candidates import Space, checked_space, default_search, points, shapes
 from hamcmc.inference.display import shown
-from hamcmc.inference.job import batch_size_of, check_start, parameters
+from hamcmc.inference.job import batch_size_of, check_start, parameters, storable
 from hamcmc.inference.progress import Progress, Status
 from hamcmc.inference.schedules import Constant, Cyclical
 from hamcmc.inference.trials import LANES, Contender, Trial
@@ -273,3 +273,31 @@ def largest_step(family: Sequence[Contender], bias: float) -> float:
         scatter = np.hypot(error * (1 + slope * e) / (1 + b), LINE_ERROR * slope * e)
         slope = float(np.sum(e * b / scatter**2) / np.sum((e / scatter) ** 2))
     return min(max(steps), bias / max(slope, 1e-300))
+
+
+def tuned(
+    posterior: Posterior,
+    sampler: Sampler,
+    name: str | None,
+    init: Any,
+    settings: Record,
+    options: Facts,
+    progress: bool | Progress | None,
+) -> tuple[Sampler, Callable, Record]:
+    """The sampler, step size and settings of a run that :func:`tune` finds; only a sampler by name can change."""
+    iterations = settings["warmup"] + settings["num_samples"] * settings["thin"]
+    found = tune(
+        posterior,
+        name or sampler,
+        init,
+        budget=budget_for(iterations * settings["ensembles"] * sampler.gradients_per_step),
+        batch_size=settings["batch_size"],
+        seed=settings["seed"],
+        progress=progress,
+        **options,
+    )
+    settings = settings | {"tuning": found.account}
+    if name:
+        settings["options"] = storable(found.options)
+        sampler = samplers.build(name, posterior, **found.options)
+    return sampler, found.step_size, settings

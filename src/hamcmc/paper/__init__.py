@@ -3,6 +3,7 @@
 A reproduction's module is imported when it runs, so that this list costs nothing.
 """
 
+import json
 import time
 from importlib import import_module
 from pathlib import Path
@@ -21,11 +22,13 @@ class Entry(NamedTuple):
     Attributes:
         name: of the reproduction and of its module.
         help: one line that says what it shows.
+        minutes: that a full run takes on two cores, about.
         options: the names of arguments that only this reproduction takes.
     """
 
     name: str
     help: str
+    minutes: float
     options: tuple[str, ...] = ()
 
     def run(
@@ -54,6 +57,17 @@ class Entry(NamedTuple):
         record = import_module("hamcmc.paper.common").record
         return record(found, self.command(quick, seed, options), time.perf_counter() - began)
 
+    def finished(self, out: Path, *, quick: bool, seed: int, **options: Any) -> bool:
+        """Whether a directory has the results of the same run, of the same version."""
+        try:
+            found = json.loads((Path(out) / "results.json").read_text())
+            return (
+                found["command"] == self.command(quick, seed, options)
+                and found["versions"]["hamcmc"] == import_module("hamcmc").__version__
+            )
+        except (OSError, ValueError, KeyError):
+            return False
+
     def command(self, quick: bool, seed: int, options: dict[str, Any]) -> str:
         """The command that repeats a run; paths are the reader's own."""
         own = [f"--{k} {'PATH' if isinstance(v, Path) else v}" for k, v in options.items()]
@@ -63,19 +77,20 @@ class Entry(NamedTuple):
 REPRODUCTIONS = {
     entry.name: entry
     for entry in (
-        Entry("fig1", "Four tuned samplers on a thin two-dimensional ridge."),
-        Entry("fig2", "Error of the posterior mean by iterations and by the clock, D = 10 and 100."),
-        Entry("where", "Who samples best, by condition number, stiff directions and dimension."),
-        Entry("fig3", "Speech cleaned from noise by four samplers, compared by SDR.", ("corpus", "changes")),
-        Entry("fig4", "The partition of a matrix into blocks and parts."),
+        Entry("fig1", "Four tuned samplers on a thin two-dimensional ridge.", 5),
+        Entry("fig2", "Error of the posterior mean by iterations and by the clock, D = 10 and 100.", 30),
+        Entry("where", "Who samples best, by condition number, stiff directions and dimension.", 40),
+        Entry("fig3", "Speech cleaned from noise by four samplers, compared by SDR.", 150, ("corpus", "changes")),
+        Entry("fig4", "The partition of a matrix into blocks and parts.", 0.1),
         Entry(
             "fig5",
             "Held-out error of matrix factorization by iterations and by the clock.",
+            20,
             ("ratings", "blocks", "processes"),
         ),
-        Entry("scale", "The cost of a step at 10⁹ ratings on 64 to 1024 hosts."),
-        Entry("theorem", "Bias and mean squared error against T beside the theorem's rates."),
-        Entry("proposition", "Bias of the naive sampler next to HAMCMC's as the step shrinks."),
-        Entry("bias", "Bias of the published samplers next to the ensemble's on four targets."),
+        Entry("scale", "The cost of a step at 10⁹ ratings on 64 to 1024 hosts.", 5),
+        Entry("theorem", "Bias and mean squared error against T beside the theorem's rates.", 10),
+        Entry("proposition", "Bias of the naive sampler next to HAMCMC's as the step shrinks.", 5),
+        Entry("bias", "Bias of the published samplers next to the ensemble's on four targets.", 15),
     )
 }

@@ -35,6 +35,18 @@ class Diverged(RunError):
         self.result = result
 
 
+class Unchecked(RunError):
+    """A complete run whose draws could not be checked, because the posterior or the check itself failed there.
+
+    Attributes:
+        result: the draws.
+    """
+
+    def __init__(self, message: str, result: Any = None):
+        super().__init__(message)
+        self.result = result
+
+
 class Interrupted(RunError, KeyboardInterrupt):
     """A run that SIGINT or SIGTERM stopped after it had saved its state.
 
