@@ -6,7 +6,7 @@ import pytest
 
 import hamcmc
 from hamcmc.diagnostics import gradients, grading
-from hamcmc.inference import auto, plan, starts
+from hamcmc.inference import auto, divergence, plan, starts
 from hamcmc.inference import sample as run
 from hamcmc.inference.nearness import Nearness
 from hamcmc.inference.starts import descend, spread_starts
@@ -168,9 +168,16 @@ def test_proposals_that_do_not_suit_give_way_to_trajectories(monkeypatch):
 def test_many_rows_go_by_minibatches_around_the_mode(monkeypatch):
     monkeypatch.setattr(plan, "PATIENCE", 0.0)
     monkeypatch.setattr(auto, "QUICK", 0.0)
+    looked, build = [], divergence.build
+    monkeypatch.setattr(divergence, "build", lambda job: looked.append(job) or build(job))
     posterior, mean, covariance = rows_of_a_regression()
     said = []
     result = hamcmc.sample(posterior, num_samples=200, progress=said.append)  # PATIENCE is spent: it gets no longer
+    assert not looked  # a run of a moment has its verdict
+    monkeypatch.setattr(divergence, "SHORT", 0.0)
+    again = hamcmc.sample(posterior, num_samples=200, progress=False)
+    assert looked
+    np.testing.assert_array_equal(again.posterior["theta"], result.posterior["theta"])
     phases = list(dict.fromkeys(s.phase for s in said if not s.phase.endswith("draws")))
     measured = ["timing the gradient", "looking for the mode", "looking for other modes"]
     assert phases == [

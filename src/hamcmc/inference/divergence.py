@@ -36,6 +36,7 @@ IN_A_ROW, FADING = 3, 0.9  # windows with a sign; it fades if the last is below 
 HOTTEST = 1.9  # variances nearly doubled; draws lost in the tails of a Cauchy law have 2
 FEW, ERRORS = 3.3, 3.0  # the margin of a temperature that comes from few numbers: χ² of so many, and standard errors
 ROWS = 256  # the fewest of a minibatch to look at
+SHORT = 3.0  # seconds of an automatic run, before which it is not looked at: its verdict comes as soon
 WORST = 12.0  # nats per dimension below the start; a start in the neck of a funnel may be a few above the bulk
 
 
@@ -83,9 +84,13 @@ class Watch:
         self._waiting: list[tuple[int, PyTree]] = []
         self._row: list[Window] = []
         self._measure: Callable | None = None  # compiled when there is enough to look at
+        self._patience = SHORT if "plan" in s else 0.0
 
-    def look(self, draws: PyTree, first: int, done: int) -> Alarm | None:
-        """Take notice of draws number `first` … `first + done − 1`, with leading axes (draw, chain)."""
+    def look(self, draws: PyTree, first: int, done: int, seconds: float) -> Alarm | None:
+        """Take notice of draws number `first` … `first + done − 1`, with leading axes (draw, chain).
+
+        `seconds` is how long the run has lasted.
+        """
         if self._job.sampler.needs_all_data:
             return None
         numbers = np.arange(first, first + done)
@@ -97,7 +102,7 @@ class Watch:
                     self._waiting.append((window, jax.tree.map(lambda *x: np.stack(x), *self._picked)))
                 self._picked = []
         if self._measure is None:
-            if len(self._waiting) < IN_A_ROW:
+            if len(self._waiting) < IN_A_ROW or seconds < self._patience:
                 return None
             self._measure = build(self._job)
         while self._waiting:

@@ -193,8 +193,10 @@ class SamplingProgram:
         if accepted is not None and pairs:
             self.acceptance = float(np.asarray(accepted)[: max(done, 1)].mean()) / pairs
         draws = self._named(made, origin, done) if done else {}
-        if done and (alarm := self.watch.look(made.draws, (origin - s["warmup"]) // s["thin"], done)) is not None:
-            raise self._diverged(alarm, draws)
+        if done:
+            alarm = self.watch.look(made.draws, (origin - s["warmup"]) // s["thin"], done, self.seconds)
+            if alarm is not None:
+                raise self._diverged(alarm, draws)
         return draws
 
     def _named(self, made: loop.Segment, origin: int, done: int) -> dict[str, np.ndarray]:
