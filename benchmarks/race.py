@@ -5,7 +5,7 @@ and runs in a fresh process with nothing compiled before. Its seconds are counte
 include compiling, and where it needs them the mode, the Hessian and tuning. Imports and making the data are not
 counted. Each has a budget: where the recommended number of draws does not fit, warm-up is shortened in proportion, and
 sampling goes on until the budget is spent ("stopped at the budget"); a trial finds that out and is not counted. A
-method that has no draws by then is not run on more rows of the same kind. Whitened NUTS, the one to beat, is run again
+method that has no effective draw by then is not run on more rows of the same kind. Whitened NUTS, the one to beat, is run again
 with five times the budget instead.
 
 Effective draws are those of the poorest of all directions, and errors are the largest: all eigenvectors of the Hessian
@@ -111,12 +111,13 @@ def hopeless(wanted: Row, kept: Iterable[Row]) -> Row:
     entries = ENTRIES | HUGE
     of = entries[wanted["problem"]]
     for m in kept:
-        same = all(m[k] == wanted[k] for k in ("method", "seconds", "quick")) and m.get("slow")
+        nothing = m.get("slow") or m.get("ess", 1.0) < 1
+        same = all(m[k] == wanted[k] for k in ("method", "seconds", "quick")) and nothing
         other = entries[m["problem"]]
         if same and (m["problem"] == wanted["problem"] or (other.condition == of.condition and of.condition)):
             if other.size < of.size:
-                return {"status": f"not run: no draws at N = {other.size:,}", "slow": True}
-            if other.size == of.size:
+                return {"status": f"not run: no effective draw at N = {other.size:,}", "slow": True}
+            if other.size == of.size and m.get("slow"):
                 return {"status": m["status"], "slow": True}
     return {}
 
