@@ -159,3 +159,16 @@ def test_what_was_measured_is_not_measured_again(tmp_path, monkeypatch):
     assert [m["status"] for m in kept.values()] == ["kept", "x"]
     assert len(race.measured(want, log, fresh=False)) == 2
     assert made == ["nuts"]
+
+
+def test_what_had_no_draws_on_fewer_rows_is_left_out():
+    key = lambda problem, method="nuts": dict(zip(race.KEY, (problem, method, 1, 40.0, False)))
+    slow = dict(key("logistic-1e4-1e5"), round=0, status="too slow", slow=True)
+    assert "N = 10,000" in race.hopeless(key("logistic-1e5-1e5"), [slow])["status"]
+    assert race.hopeless(key("logistic-1e4-1e5"), [slow])["status"] == "too slow"
+    stuck = {k: v for k, v in slow.items() if k != "slow"} | {"ess": 0.2}
+    assert "N = 10,000" in race.hopeless(key("logistic-1e6-1e5"), [stuck])["status"]
+    assert not race.hopeless(key("logistic-1e4-1e5"), [stuck])  # chance may have been against it
+    for other in (key("logistic-1e3-1e5"), key("logistic-1e5-1e2"), key("one-hot"), key("logistic-1e5-1e5", "sgld")):
+        assert not race.hopeless(other, [slow, stuck])
+    assert not race.hopeless(key("logistic-1e5-1e5"), [{**stuck, "ess": 30.0}])
