@@ -5,8 +5,8 @@ and runs in a fresh process with nothing compiled before. Its seconds are counte
 include compiling, and where it needs them the mode, the Hessian and tuning. Imports and making the data are not
 counted. Each has a budget: where the recommended number of draws does not fit, warm-up is shortened in proportion, and
 sampling goes on until the budget is spent ("stopped at the budget"); a trial finds that out and is not counted. A
-method that has no effective draw by then is not run on more rows of the same kind. Whitened NUTS, the one to beat, is run again
-with five times the budget instead.
+method that has no effective draw by then is not run on more rows of the same kind. Whitened NUTS, the one to beat, is
+run again with five times the budget instead.
 
 Effective draws are those of the poorest of all directions, and errors are the largest: all eigenvectors of the Hessian
 at the mode (or of the covariance), and all coordinates, against exact moments. An error of a variance is partly chance.
