@@ -105,7 +105,7 @@ def settings(quick: bool) -> Record:
         "gradients": 1000 if quick else 10_000,
         "candidates": 8 if quick else 12,  # in each round
         "rounds": ROUNDS,
-        "seeds": 2 if quick else 4,
+        "seeds": 2 if quick else 3,
         "timed_iterations": 100 if quick else 1000,
         "timings": 2 if quick else 9,
         "search_seed_offset": SEARCH,
@@ -121,7 +121,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
     journal = Journal(Path(out) / "runs.json")
     cells = [Cell(d, c, k) for d in asked["dimensions"] for c, k in product(asked["conditions"], stiff_counts(d))]
     found: dict[Cell, dict[str, Record]] = {cell: {} for cell in cells}
-    seconds: dict[int, Record] = {}
+    seconds: Record = {}
     work = sum(len(asked["memories"]) + 4 for _ in cells)
     done = 0
     for dimension in asked["dimensions"]:
@@ -133,7 +133,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         progress(Status(done / work, f"D = {dimension}: clock"))
         if (kept := journal.get(what)) is None:
             journal.put(what, kept := clock(first, named, posterior, asked))
-        seconds[dimension] = kept
+        seconds[str(dimension)] = kept
         for name, method in named.items():
             built = method.build(posterior, first.precision, **middle(method))
             ends = (

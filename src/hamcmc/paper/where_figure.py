@@ -12,7 +12,7 @@ from hamcmc._types import Record
 from hamcmc.paper.common import COLOURS, styled
 
 WIDEST = 8.0  # ratios beyond it have the last colour
-CERTAIN = 2.0  # standard errors, within which two methods count as even
+CERTAIN = 3.0  # standard errors, within which two methods count as even: they come from few seeds
 MAP = LinearSegmentedColormap.from_list("ahead", [COLOURS["HAMCMC M=2"], "#FFFFFF", COLOURS["SGLD"]])
 
 
