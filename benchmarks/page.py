@@ -29,6 +29,9 @@ ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
 MARKS = re.compile(r"<!-- kept: (?P<what>[^\n]+?) -->(?P<old>.*?)<!-- /kept -->", re.DOTALL)
 PART = re.compile(r"(?P<name>[\w/]+)\.(?P<table>\d+)(?:\?(?P<rows>[^#]+))?(?:#(?P<columns>.+))?")
+PICTURES = {  # of reproductions, which docs/figures.py draws from what is kept
+    "reproductions/where": "![The winner of each cell, and HAMCMC's score over the best other](_figures/where.png)",
+}
 COMMANDS = {"calibration": "make calibration"}  # that keep results and are not benchmarks
 Row = Mapping[str, Any]
 
@@ -148,7 +151,9 @@ def of_block(what: str, names: Mapping[str, str], results: Path) -> str:
     if what in names:
         return f"{about}{run(found)}\n\n" + "\n\n".join(folded(*t) for t in tables) + f"\n\n{conditions(found)}"
     notes = "".join(f"\n\n{n}" for n in found["notes"])
-    return f"{run(found)}\n\n" + "\n\n".join(t.strip() for _, t in tables) + f"{notes}\n\n{conditions(found)}"
+    picture = f"{PICTURES[what]}\n\n" if what in PICTURES else ""
+    body = "\n\n".join(folded(*t) if picture else t[1].strip() for t in tables)  # a picture comes before its numbers
+    return f"{run(found)}\n\n{picture}{body}{notes}\n\n{conditions(found)}"
 
 
 def cell(what: str, results: Path) -> str:

@@ -70,12 +70,23 @@ def reproduction(name: str) -> Callable[[], None]:
     return reproduce
 
 
+def where() -> None:
+    """Draw the map of where HAMCMC wins, from the kept run."""
+    from hamcmc.paper.where_figure import draw, read
+
+    kept = page.full("reproductions/where")
+    assert kept is not None
+    figure = draw(read(kept["tables"][0]["rows"]), kept["settings"]["gradients"])
+    figure.savefig(FIGURES / "where.png", dpi=150)
+
+
 MAKERS = {  # the slowest first
     "bias.png": reproduction("bias"),
     "demo.png": demonstration,
     "proposition.png": reproduction("proposition"),
     "first-posterior.png": first_posterior,
     "fig4.png": reproduction("fig4"),
+    **({"where.png": where} if page.full("reproductions/where") else {}),
 } | {f"{name}.png": functools.partial(plots.draw, name, FIGURES / f"{name}.png") for name in plots.available()}
 
 
@@ -92,7 +103,7 @@ def main() -> None:
     FIGURES.mkdir(exist_ok=True)
     EXTRA.mkdir(exist_ok=True)
     sources = [*Path(hamcmc.__file__).parent.rglob("*.py"), Path(__file__), DOCS / "first-posterior.md"]
-    sources += [Path(plots.__file__), Path(plots.race_figure.__file__), *page.RESULTS.glob("*.json")]
+    sources += [Path(plots.__file__), Path(plots.race_figure.__file__), *page.RESULTS.rglob("*.json")]
     newest = max(p.stat().st_mtime for p in sources)
     made = {name for name in MAKERS if (FIGURES / name).exists() and (FIGURES / name).stat().st_mtime > newest}
     with multiprocessing.get_context("spawn").Pool(2) as pool:

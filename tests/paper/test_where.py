@@ -153,9 +153,14 @@ def test_a_run_that_was_interrupted_goes_on(tmp_path, monkeypatch):
     first = where.reproduce(tmp_path, quick=True, seed=3, progress=said.append)
     results = json.loads((tmp_path / "results.json").read_text())
     assert len(first.rows) == 2 * 2  # two budgets, k = 1 and 2
+    read = where_figure.read(dict(zip(first.columns, row)) for row in first.rows)
+    for row in first.rows:
+        budget, *cell = row[:4]
+        seen = read[budget][Cell(*cell)]
+        assert (seen["memory"], seen["winner"]) == (row[-3], row[-2])
     assert {f.name for f in first.files} == {"where.png", "where.svg", "results.json"}
     assert all(0 <= s.done < 1 for s in said)
-    assert set(results["seconds_per_iteration"]["3"]) == {"SGLD", "pSGLD", "SGRLD", "HAMCMC M=2", "ensemble"}
+    assert set(results["clocks"]["3"]["seconds"]) == {"SGLD", "pSGLD", "SGRLD", "HAMCMC M=2", "ensemble"}
 
     def never(*_args, **_named):
         raise AssertionError("it was measured before")

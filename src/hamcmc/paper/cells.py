@@ -122,7 +122,7 @@ def contest(
         return np.where(np.isfinite(found), found, np.inf)
 
     points, means = np.empty((0, len(ranges))), np.empty((0, 2))
-    boxes = [(low, high)]
+    best, boxes = np.stack([low, low]), [(low, high)]
     for k in range(ROUNDS):
         new = [qmc.scale(sequence.random(count // len(boxes)), *box) for box in boxes]
         points = np.concatenate([points, *new])

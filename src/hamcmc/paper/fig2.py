@@ -16,6 +16,7 @@ from hamcmc.paper import fig1, tuning
 from hamcmc.paper.clock import each_time, seconds_per_iteration
 from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
 from hamcmc.paper.journal import Journal
+from hamcmc.paper.machine import machine
 from hamcmc.paper.runs import ManyRuns
 from hamcmc.samplers.base import Sampler
 from hamcmc.target import linear_gaussian as model
@@ -133,6 +134,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         f"{label}: {min(f['spectrum']):.3g} to {max(f['spectrum']):.3g}, condition number {f['condition']:.3g}"
         for label, f in found.items()
     )
+    loads = ", ".join(f"{f['load']}" for f in found.values())
     iterations = asked["iterations"]
     return finish(
         out,
@@ -151,7 +153,8 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
             f"‖θ̄−θ̂‖² with θ̂ = Σεθ/Σε, mean of {asked['runs']} runs (± standard error), after {iterations // 8} and "
             f"{iterations} iterations; µs per iteration of a single chain; error in the time that the fastest method "
             "takes for all of its iterations. SGRLD inverts and factors at each iteration, as the paper's footnote "
-            "says; 'factoring only': a Cholesky factorization and triangular solves at each iteration.",
+            "says; 'factoring only': a Cholesky factorization and triangular solves at each iteration. Times were "
+            f"measured at loads of {loads}.",
             f"Eigenvalues of the posterior precision: {spectra}. Data: seed [{seed}, 0 or 1 for the kind, D].",
             f"Each method: {asked['candidates']} candidates × {asked['repeats']} runs of {iterations} iterations, "
             f"least mean error at the end, with seed {seed + SEARCH}; then the reported runs, with seed {seed}.",
@@ -186,11 +189,11 @@ def compare(case: Case, asked: Record, times: np.ndarray, seed: int, journal: Jo
     timed[FACTORING] = (each_time(posterior, exact.precision, invert=False), schedule)
     timed["SGRLD, factored once"] = (sampler, schedule)
     what = {"case": list(case), "clock": list(timed), "seed": seed, "settings": asked}
-    if (seconds := journal.get(what)) is None:
+    if (clock := journal.get(what)) is None:
         say("clock", 0.9)
-        how = {"iterations": asked["timed_iterations"], "repeats": asked["timings"]}
+        load, how = machine()["load"], {"iterations": asked["timed_iterations"], "repeats": asked["timings"]}
         seconds = seconds_per_iteration(timed, posterior, case.dimension, batch_size=asked["batch_size"], **how)
-        journal.put(what, seconds)
+        journal.put(what, clock := {"seconds": seconds, "load": load})
     spectrum = np.linalg.eigvalsh(exact.precision)
     return {
         "spectrum": spectrum,
@@ -199,7 +202,8 @@ def compare(case: Case, asked: Record, times: np.ndarray, seed: int, journal: Jo
         "posterior_variance": float(np.trace(exact.covariance)),
         "iterations": times,
         "error": errors,
-        "seconds_per_iteration": seconds,
+        "seconds_per_iteration": clock["seconds"],
+        "load": clock["load"],
         "tuned": tuned,
     }
 

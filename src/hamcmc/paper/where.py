@@ -40,6 +40,7 @@ from hamcmc.paper.cells import (
 from hamcmc.paper.clock import each_time, seconds_per_iteration
 from hamcmc.paper.common import Reproduction, finish
 from hamcmc.paper.journal import Journal
+from hamcmc.paper.machine import machine
 from hamcmc.paper.where_figure import draw
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.ensemble.langevin import ensemble_hamcmc
@@ -71,11 +72,15 @@ def middle(method: tuning.Method) -> dict[str, float]:
 
 
 def clock(p: Problem, all_methods: Mapping[str, tuning.Method], posterior: Posterior, asked: Record) -> Record:
-    """Seconds per iteration of each method. SGRLD factors its matrix at each, as it must where F depends on θ."""
+    """Seconds per iteration of each method, and the load of the machine before they were measured.
+
+    SGRLD factors its matrix at each iteration, as it must where F depends on θ.
+    """
+    load = machine()["load"]
     schedule = Polynomial(1e-9, EXPONENT)  # the time of a step does not depend on its size
     timed = {n: (m.build(posterior, p.precision, **middle(m)), schedule) for n, m in all_methods.items()}
     timed["SGRLD"] = (each_time(posterior, p.precision, invert=False), schedule)
-    return seconds_per_iteration(
+    seconds = seconds_per_iteration(
         timed,
         posterior,
         len(p.mean),
@@ -83,6 +88,7 @@ def clock(p: Problem, all_methods: Mapping[str, tuning.Method], posterior: Poste
         iterations=asked["timed_iterations"],
         repeats=asked["timings"],
     )
+    return {"seconds": seconds, "load": load}
 
 
 def stiff_counts(dimension: int) -> list[int]:
@@ -105,7 +111,7 @@ def settings(quick: bool) -> Record:
         "gradients": 1000 if quick else 10_000,
         "candidates": 8 if quick else 12,  # in each round
         "rounds": ROUNDS,
-        "seeds": 2 if quick else 4,
+        "seeds": 2 if quick else 3,
         "timed_iterations": 100 if quick else 1000,
         "timings": 2 if quick else 9,
         "search_seed_offset": SEARCH,
@@ -121,7 +127,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
     journal = Journal(Path(out) / "runs.json")
     cells = [Cell(d, c, k) for d in asked["dimensions"] for c, k in product(asked["conditions"], stiff_counts(d))]
     found: dict[Cell, dict[str, Record]] = {cell: {} for cell in cells}
-    seconds: dict[int, Record] = {}
+    clocks: Record = {}
     work = sum(len(asked["memories"]) + 4 for _ in cells)
     done = 0
     for dimension in asked["dimensions"]:
@@ -133,12 +139,12 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         progress(Status(done / work, f"D = {dimension}: clock"))
         if (kept := journal.get(what)) is None:
             journal.put(what, kept := clock(first, named, posterior, asked))
-        seconds[dimension] = kept
+        clocks[str(dimension)], seconds = kept, kept["seconds"]
         for name, method in named.items():
             built = method.build(posterior, first.precision, **middle(method))
             ends = (
                 asked["gradients"] // built.gradients_per_step,
-                max(2, int(asked["gradients"] * kept["SGLD"] / kept[name])),
+                max(2, int(asked["gradients"] * seconds["SGLD"] / seconds[name])),
             )
             run = program(method, posterior, built.replicas, asked)
             for cell in here:
@@ -149,11 +155,11 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
                     journal.put(what, result := contest(run, own, problems[cell], ends, asked, seed))
                 found[cell][name] = result
                 done += 1
-    return _finished(Path(out), quick, seed, asked, found, seconds)
+    return _finished(Path(out), quick, seed, asked, found, clocks)
 
 
 def _finished(
-    out: Path, quick: bool, seed: int, asked: Record, found: dict[Cell, dict[str, Record]], seconds: Record
+    out: Path, quick: bool, seed: int, asked: Record, found: dict[Cell, dict[str, Record]], clocks: Record
 ) -> Reproduction:
     """The table, the picture and the notes."""
     verdicts = {budget: {cell: verdict(f, budget) for cell, f in found.items()} for budget in BUDGETS}
@@ -169,6 +175,9 @@ def _finished(
             f"At equal {budget}, HAMCMC has the least score in {best} of {len(cells)} cells, and a smaller one than "
             f"SGLD and pSGLD in {simple}."
         )
+    for dimension, c in clocks.items():
+        each = ", ".join(f"{name} {1e6 * s:.3g}" for name, s in c["seconds"].items())
+        notes.append(f"µs per iteration at D = {dimension}, measured at load {c['load']}: {each}.")
     return finish(
         out,
         "where",
@@ -181,7 +190,7 @@ def _finished(
         figures={"where": draw(verdicts, asked["gradients"])},
         notes=notes,
         more={
-            "seconds_per_iteration": seconds,
+            "clocks": clocks,
             "cells": [{"cell": list(cell), "methods": f} for cell, f in found.items()],
         },
     )

@@ -1,6 +1,6 @@
 """The picture of the map: one panel for each budget and dimension."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,16 +9,30 @@ from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 
 from hamcmc._types import Record
+from hamcmc.paper.cells import BUDGETS, Cell, verdict
 from hamcmc.paper.common import COLOURS, styled
 
 WIDEST = 8.0  # ratios beyond it have the last colour
-CERTAIN = 2.0  # standard errors, within which two methods count as even
+CERTAIN = 3.0  # standard errors, within which two methods count as even: they come from few seeds
 MAP = LinearSegmentedColormap.from_list("ahead", [COLOURS["HAMCMC M=2"], "#FFFFFF", COLOURS["SGLD"]])
 
 
 def even(ratio: float, log_error: float) -> bool:
     """Whether a ratio of scores may be 1."""
     return bool(abs(np.log(ratio)) < CERTAIN * log_error) if 0 < ratio < np.inf else False
+
+
+def read(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[Cell, Record]]:
+    """The verdicts again, by budget and cell, from the rows of the table."""
+    found: dict[str, dict[Cell, Record]] = {budget: {} for budget in BUDGETS}
+    for row in rows:
+        scores = {}
+        for name in ("HAMCMC", "SGLD", "pSGLD", "SGRLD", "ensemble"):
+            score, error = map(float, row[name].split(" ± "))
+            own = f"HAMCMC M={row['M']}" if name == "HAMCMC" else name
+            scores[own] = {row["equal"]: {"searched": score, "score": score, "error": error}}
+        found[row["equal"]][Cell(row["D"], row["κ"], row["stiff"])] = verdict(scores, row["equal"])
+    return found
 
 
 @styled
