@@ -12,6 +12,7 @@ from hamcmc._compile import jit, put
 from hamcmc._types import PyTree
 from hamcmc.target import minibatch
 from hamcmc.target.estimators import control_variate
+from hamcmc.target.frozen import is_function
 from hamcmc.target.landscape import in_memory
 from hamcmc.target.posterior import Posterior
 
@@ -43,7 +44,7 @@ def structure(posterior: Posterior, leaves: dict[str, np.ndarray]) -> Any:
     names = list(leaves)
     init = getattr(posterior, "init", None)
     if init is not None:
-        found = jax.tree.structure(jax.eval_shape(init, jax.random.key(0)) if callable(init) else init)
+        found = jax.tree.structure(jax.eval_shape(init, jax.random.key(0)) if is_function(init) else init)
         if found.num_leaves == len(names):
             return found
     one = {n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in leaves.items()}

@@ -1,13 +1,15 @@
 """The result of a run: its draws, and what they say."""
 
 import html
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hamcmc._types import Record
 from hamcmc.diagnostics.ess import arviz, interleaved, part
+from hamcmc.diagnostics.gradients import plain
+from hamcmc.diagnostics.predictions import Prediction, predict
 from hamcmc.diagnostics.summaries import Summary, summary
 from hamcmc.diagnostics.verdict import Verdict, check, stored_verdict
 from hamcmc.store.result import StoredRun
@@ -56,6 +58,31 @@ class Result(StoredRun):
     def summary(self) -> Summary:
         """Weighted means, sds and quantiles, ESS and R-hat: see :func:`hamcmc.diagnostics.summary`."""
         return summary(self)
+
+    def predict(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        posterior: Posterior | None = None,
+        draws: int = 1000,
+        interval: float = 0.9,
+    ) -> Prediction:
+        """The mean of ``function(parameters, *arguments)`` over the posterior, with standard deviation and interval.
+
+        For example ``result.predict(lambda network, x: jax.vmap(network)(x), new_rows)``. The function gets parameters
+        as `log_likelihood` does: a whole module, if the posterior was made with one.
+
+        Args:
+            function: returns an array.
+            *arguments: for the function, such as rows to predict.
+            posterior: the posterior of the run, for a run that was read from the disk.
+            draws: the most draws to use.
+            interval: the probability of the central interval.
+        """
+        known = posterior or self.target
+        if known is None:
+            raise ValueError("posterior is missing: a run that was read from the disk does not know it")
+        return predict(self, plain(known), function, *arguments, draws=draws, interval=interval)
 
     def to_arviz(self) -> "InferenceData":
         """An ArviZ InferenceData with the groups ``posterior`` and ``sample_stats``.

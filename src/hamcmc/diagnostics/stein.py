@@ -12,6 +12,7 @@ from jax import Array, lax
 from hamcmc import _check
 from hamcmc._types import PyTree
 from hamcmc.store.result import StoredRun
+from hamcmc.target.frozen import is_function
 from hamcmc.target.posterior import Posterior
 
 
@@ -209,7 +210,7 @@ def _flat(tree: PyTree) -> np.ndarray:
 def _structure(posterior: Posterior, names: list[str], leaves: list[np.ndarray], init: Any) -> Any:
     """The tree structure of a position, which a run does not record."""
     if init is not None:
-        return jax.tree.structure(init(jax.random.key(0)) if callable(init) else init)
+        return jax.tree.structure(init(jax.random.key(0)) if is_function(init) else init)
     one = dict(zip(names, (jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in leaves)))
     if names == ["theta"]:  # a bare array is called so, and so may be a key
         try:

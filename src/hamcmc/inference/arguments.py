@@ -33,7 +33,7 @@ def starting_at(posterior: Posterior, init: Init | None) -> Posterior:
     if init is None:
         return posterior
     known = copy.copy(posterior)
-    known.init = init
+    known.init = known.of_whole(init)
     return known
 
 

@@ -21,7 +21,8 @@ from hamcmc.inference import schedules, stream
 from hamcmc.samplers.base import Sampler
 from hamcmc.store.draws import Array
 from hamcmc.store.errors import RunError
-from hamcmc.target.posterior import Posterior, name_of
+from hamcmc.target.frozen import is_function, name_of
+from hamcmc.target.posterior import Posterior
 
 SEGMENT_FLOPS = 5e8  # work of a segment: well under a second
 STEP_FLOPS = 5e3  # what the smallest step costs, in time
@@ -133,12 +134,12 @@ def starts_of(posterior: Posterior, init: Any, keys: jax.Array) -> list[PyTree]:
     if isinstance(init, Positions):
         stacked = jax.tree.map(np.asarray, init.stacked)
         return [jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(len(keys))]
-    return [posterior.unconstrain(parameters(init, key)) for key in (keys if callable(init) else keys[:1])]
+    return [posterior.unconstrain(parameters(init, key)) for key in (keys if is_function(init) else keys[:1])]
 
 
 def parameters(init: Any, key: jax.Array) -> PyTree:
     """The start of one chain, as floating-point arrays; an error names the leaf at fault."""
-    given = init(key) if callable(init) else init
+    given = init(key) if is_function(init) else init
     names = set()
     for path, leaf in tree_leaves_with_path(given):
         name, array = name_of(path), np.asarray(leaf)
@@ -162,7 +163,7 @@ def densities(posterior: Posterior, position: PyTree, batch: PyTree) -> dict[str
     theta = posterior.constrain(position)
     found = {"log_prior": posterior.log_prior(theta)}
     if posterior.log_likelihood is not None:
-        found["log_likelihood"] = jax.vmap(posterior.log_likelihood, (None, 0))(theta, batch)
+        found["log_likelihood"] = posterior.log_likelihoods(theta, batch)
     return found
 
 
@@ -173,6 +174,13 @@ def check_shapes(posterior: Posterior, position: PyTree, batch_size: int | None)
         lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), jax.dtypes.canonicalize_dtype(x.dtype)), posterior.data
     )
     for name, value in jax.eval_shape(partial(densities, posterior), position, batch).items():
+        if name == "log_likelihood" and posterior.batched:
+            if value.shape != (rows,):
+                raise ValueError(
+                    f"log_likelihood must return a number for each of {rows:,} rows, because batched=True was given: "
+                    f"shape ({rows},), got {value.shape}"
+                )
+            continue
         leading = (1,) if name == "log_likelihood" else ()
         if len(value.shape) != len(leading):
             of = " of one datum" if leading else ""

@@ -136,11 +136,10 @@ class Ladder:
     def _differences(self, positions: PyTree, anchor: PyTree, batch: PyTree) -> Array:
         """log p(x_i|θ) − log p(x_i|θ̂) of one rung: (chain, datum)."""
 
-        def one(position: PyTree, datum: PyTree) -> Array:
-            return self.posterior.log_likelihood(self.posterior.constrain(position), datum)  # type: ignore[misc]
+        def each(position: PyTree) -> Array:
+            return self.posterior.log_likelihoods(self.posterior.constrain(position), batch)
 
-        each = jax.vmap(jax.vmap(one, (None, 0)), (0, None))
-        return each(positions, batch) - each(jax.tree.map(lambda x: x[None], anchor), batch)
+        return jax.vmap(each)(positions) - each(anchor)
 
 
 def checked_betas(temperatures: int | Sequence[float] | np.ndarray) -> np.ndarray:
@@ -208,7 +207,7 @@ def anchoring(posterior: Posterior) -> Callable[[PyTree], tuple[Anchor, np.ndarr
 
     def at(position: PyTree, part: PyTree) -> tuple[Array, PyTree]:
         """The log-likelihood of each datum, and the mean gradient."""
-        values = jax.vmap(posterior.log_likelihood, (None, 0))(posterior.constrain(position), part)  # type: ignore
+        values = posterior.log_likelihoods(posterior.constrain(position), part)  # type: ignore
         return values, posterior.mean_likelihood_grad(position, part)
 
     on_part = jax.jit(jax.vmap(at, (0, None)))

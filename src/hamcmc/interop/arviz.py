@@ -90,7 +90,7 @@ def _log_likelihood(posterior: Posterior, draws: Record) -> Any:
     if posterior.log_likelihood is None:
         raise ValueError("log_likelihood: this posterior has no data")
     data = jax.tree.map(jnp.asarray, posterior.data)
-    each = jax.vmap(posterior.log_likelihood, (None, 0))
+    each = posterior.log_likelihoods
     return jax.jit(jax.vmap(jax.vmap(lambda theta: each(theta, data))))(_parameters(draws))
 
 

@@ -98,7 +98,7 @@ def svrg(
         part = jax.tree.map(lambda x: jnp.take(x, rows, axis=0, mode="clip"), posterior.data)
 
         def total(position):
-            each = jax.vmap(posterior.log_likelihood, (None, 0))(posterior.constrain(position), part)  # type: ignore
+            each = posterior.log_likelihoods(posterior.constrain(position), part)
             return jnp.sum(jnp.where(rows < posterior.size, each, 0))
 
         return jax.grad(total)(position)

@@ -66,6 +66,13 @@ class Importance(View):
         """log p(x_i|θ)/(N p_i)."""
         return jnp.asarray(datum.weight) * self.plain._log_likelihood(parameters, datum.row)
 
+    def log_likelihoods(self, parameters: PyTree, rows: Weighted) -> Array:
+        """log p(x_i|θ)/(N p_i) of each of many rows."""
+        return jnp.asarray(rows.weight) * self.plain.log_likelihoods(parameters, rows.row)
+
+    def _log_likelihood(self, parameters: PyTree, datum: Weighted) -> Array:
+        return self.log_likelihood(parameters, datum)
+
     def mean_likelihood_grad(self, position: PyTree, minibatch: Weighted) -> PyTree:
         """ḡ_Ω(θ) = (1/n) Σ_{i∈Ω} ∇ log p(x_i|θ)/(N p_i)."""
         if len(minibatch.weight) == self.size:

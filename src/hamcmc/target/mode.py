@@ -11,6 +11,7 @@ import numpy as np
 from hamcmc import _check
 from hamcmc._types import PyTree
 from hamcmc.target import minibatch
+from hamcmc.target.frozen import is_function
 from hamcmc.target.passes import Passes, plain
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.search import Found, Search
@@ -214,7 +215,7 @@ def prepared(posterior: Posterior, init: PyTree, seed: int) -> tuple[Passes, PyT
     given: Any = getattr(posterior, "init", None) if init is None else init
     if given is None:
         raise ValueError("init is missing: give parameters to start from, here or to the posterior")
-    parameters = given(jax.random.key(seed)) if callable(given) else given
+    parameters = given(jax.random.key(seed)) if is_function(given) else given
     position = posterior.unconstrain(jax.tree.map(_floating, parameters))
     return Passes(posterior, position), position
 

@@ -273,7 +273,7 @@ class Passes:
                 return jnp.zeros((), x.dtype)
             rows = jax.tree.map(self._cast, data if indices is None else gather(data, indices))
             parameters = self.posterior.constrain(self._unravel(x))
-            return jnp.sum(weights * jax.vmap(self.posterior._log_likelihood, (None, 0))(parameters, rows))
+            return jnp.sum(weights * self.posterior.log_likelihoods(parameters, rows))
 
         return prior, likelihood
 

@@ -17,8 +17,9 @@ from jax.tree_util import keystr, tree_leaves_with_path
 
 from hamcmc._compile import jit, may_block, put
 from hamcmc._types import Facts, PyTree
-from hamcmc.target import disk
+from hamcmc.target import disk, frozen
 from hamcmc.target import support as _support
+from hamcmc.target.frozen import name_of as name_of
 from hamcmc.target.minibatch import draw
 from hamcmc.target.protocol import Chart, Target, unbiased
 from hamcmc.target.support import Support
@@ -39,7 +40,11 @@ class Posterior(Target):
             :func:`hamcmc.positive` and :func:`hamcmc.bounded`.
         init: parameters in their support (a pytree of floats), or a function of a key that draws them. It says what a
             position looks like and where to begin, so that ``hamcmc.sample(posterior)`` needs nothing else. Zeros will
-            do for most models.
+            do for most models. It may be a module, such as a network of Equinox: then its floating-point arrays are
+            sampled, and `log_prior` and `log_likelihood` see whole modules.
+        sampled: which part of `init` is sampled, if not all of it: names of leaves or branches, such as
+            ``["layers.2"]``, or a function of name and leaf. The rest is frozen at its value in `init`.
+        batched: `log_likelihood` takes many rows at once, and returns a number for each of them.
 
     Samplers see *unconstrained* positions (:meth:`unconstrain`); `log_prior` and `log_likelihood` see parameters.
 
@@ -65,14 +70,20 @@ class Posterior(Target):
         *,
         support: Support | Facts | None = None,
         init: PyTree | Callable[[Array], PyTree] | None = None,
+        sampled: frozen.Choice | None = None,
+        batched: bool = False,
     ):
         if (log_likelihood is None) != (data is None):
             raise ValueError("log_likelihood and data belong together: give both or neither")
         self.log_prior = log_prior
         self.log_likelihood = log_likelihood
-        self.support = support
+        self.support, self.batched = support, bool(batched)
+        self._sampled, self._rest, self._structure = sampled, None, None
         if init is not None:
-            self.init = init
+            self._know(init)
+            self.init = self.of_whole(init)
+        elif sampled is not None:
+            raise ValueError("sampled needs init, which has the parameters that are not sampled")
         self.data, self.size = _checked(data)
         self.mirror = self._fold if any(s.mirror for s in _leaves(support)) else None
         self.streamed = any(isinstance(x, np.memmap) for x in jax.tree.leaves(self.data))
@@ -164,11 +175,20 @@ class Posterior(Target):
 
     def _mean(self, position: PyTree, minibatch: PyTree) -> Array:
         parameters = self.constrain(position)
-        return jnp.mean(jax.vmap(self._log_likelihood, (None, 0))(parameters, minibatch))
+        return jnp.mean(self.log_likelihoods(parameters, minibatch))
+
+    def log_likelihoods(self, parameters: PyTree, rows: PyTree) -> Array:
+        """log p(x_i|θ) of each of many rows, (n,)."""
+        if self.batched and self.log_likelihood is not None:
+            return self.log_likelihood(parameters, rows)
+        return jax.vmap(self._log_likelihood, (None, 0))(parameters, rows)
 
     def _log_likelihood(self, parameters: PyTree, datum: PyTree) -> Array:
+        """log p(x_i|θ) of a single row."""
         if self.log_likelihood is None:
             raise ValueError("this posterior has no log_likelihood")
+        if self.batched:
+            return self.log_likelihood(parameters, jax.tree.map(lambda x: x[None], datum))[0]
         return self.log_likelihood(parameters, datum)
 
     # --- parameters and positions ---
@@ -198,6 +218,51 @@ class Posterior(Target):
     def _supports(self, position: PyTree) -> PyTree:
         return _support.of_leaves(self.support, position)
 
+    # --- parameters of which only a part is sampled ---
+
+    def whole(self, parameters: PyTree) -> PyTree:
+        """Parameters with those that are not sampled, as `log_prior` and `log_likelihood` see them."""
+        return parameters if self._rest is None else frozen.whole(parameters, self._rest)
+
+    def of_whole(self, init: Any) -> Any:
+        """The sampled part of an `init`, which may be a function of a key.
+
+        Raises:
+            ValueError: it is a module, and the posterior was made for parameters without one, or the other way round.
+        """
+        if self._rest is not None:
+            if not frozen.is_function(init):
+                return self._part(init)
+            return lambda key: self._part(init(key))
+        if not frozen.is_function(init) and frozen.is_module(init):
+            raise ValueError("init is a module, which the posterior does not know: give it as Posterior(…, init=…)")
+        return init
+
+    def _part(self, tree: PyTree) -> PyTree:
+        """The sampled part of parameters, which may be this part alone."""
+        if jax.tree.structure(tree) == self._structure:
+            return tree
+        return frozen.divided(tree, self._sampled)[0]
+
+    def _know(self, init: Any) -> None:
+        """Take what is not sampled from `init`, so that the functions of the model get whole parameters."""
+        tree = init(jax.random.key(0)) if frozen.is_function(init) else init
+        if self._sampled is None and not frozen.is_module(tree):
+            return
+        part, self._rest = frozen.divided(tree, self._sampled)
+        self._structure = jax.tree.structure(part)
+        log_prior, log_likelihood = self.log_prior, self.log_likelihood
+
+        def prior(parameters: PyTree) -> Array:
+            """The user's, of whole parameters."""
+            return log_prior(self.whole(parameters))
+
+        def likelihood(parameters: PyTree, datum: PyTree) -> Array:
+            """The user's, of whole parameters."""
+            return log_likelihood(self.whole(parameters), datum)  # type: ignore[misc]
+
+        self.log_prior, self.log_likelihood = prior, None if log_likelihood is None else likelihood
+
     # --- identity ---
 
     def checksum(self) -> str:
@@ -226,11 +291,6 @@ class Posterior(Target):
             "support": ", ".join(supports) or "real",
             "gradient": str(self.settings["estimator"]),
         }
-
-
-def name_of(path: tuple, bare: str = "theta") -> str:
-    """The name of a pytree leaf: its keys joined by dots; `bare` for a pytree that is one array."""
-    return ".".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path) or bare
 
 
 def _leaves(supports: PyTree) -> list[Support]:
