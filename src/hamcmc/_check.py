@@ -1,7 +1,8 @@
 """Argument checks that name the culprit. A traced value has no number yet, so it passes unchecked."""
 
+import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from numbers import Integral
 from typing import Any
 
@@ -58,8 +59,15 @@ def at_least(name: str, value: Any, least: int) -> int:
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
     """One of the given words."""
     if value not in choices:
-        raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
+        wanted = " or ".join(map(repr, choices))
+        raise ValueError(f"{name} must be {wanted}, got {value!r}{nearest(value, choices)}")
     return value
+
+
+def nearest(word: Any, choices: Iterable[str]) -> str:
+    """The end of a message about an unknown word: which of the known ones may have been meant."""
+    found = difflib.get_close_matches(str(word), list(choices), 1)
+    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def entries(name: str, tree: PyTree, *, zero: bool = False) -> None:

@@ -344,3 +344,72 @@ def test_help_has_examples(shell):
     assert shell("nonsense")[0] == 2
     assert shell("sample")[0] == 2
     assert shell("reproduce", "fig9")[0] == 2
+
+
+# --- for people and for programs ---
+
+
+@pytest.fixture
+def short_run(folder, shell):
+    assert shell("sample", "model.py", "--data", "data.npz", "-o", "run", "-q")[0] == 0
+    return folder / "run"
+
+
+def test_summaries_for_other_programs(short_run):
+    out = CliRunner().invoke(cli.app, ["summary", "run", "--json"])
+    found = json.loads(out.stdout)
+    assert (found["status"], found["verdict"]["word"], out.exit_code) == ("complete", "good", 0)
+    assert [row["name"] for row in found["parameters"]] == ["theta[0]", "theta[1]"]
+    assert found["parameters"][0]["mean"] == pytest.approx(2, abs=0.3)
+    table = CliRunner().invoke(cli.app, ["summary", "run", "--csv"]).stdout.splitlines()
+    assert table[0].startswith("name,mean,sd,")
+    assert float(table[1].split(",")[1]) == pytest.approx(found["parameters"][0]["mean"])
+    assert CliRunner().invoke(cli.app, ["summary", "run", "--csv", "--json"]).exit_code == 2
+
+
+def test_modules_beside_the_model_can_be_imported(folder, shell):
+    (folder / "priors_of_mine.py").write_text("SCALE = 1.0\n")
+    (folder / "model.py").write_text("from priors_of_mine import SCALE\n" + MODEL)
+    assert shell("sample", "model.py", "--data", "data.npz", "-o", "run", "-q")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("broken", "line", "words"),
+    [
+        ('d["x"] * theta[0]', 11, "KeyError: 'z'"),
+        ("return hamcmc.Posterior(", 8, "NameError"),
+        ("init = jnp.zeros(2)", 4, "was never closed"),
+    ],
+    ids=["in a likelihood", "in posterior", "syntax"],
+)
+def test_an_error_in_the_model_names_its_line(folder, shell, broken, line, words):
+    replaced = {
+        'd["x"] * theta[0]': 'd["z"] * theta[0]',
+        "return hamcmc.Posterior(": "wrong; return hamcmc.Posterior(",
+        "init = jnp.zeros(2)": "init = jnp.zeros((2)",
+    }
+    (folder / "model.py").write_text(MODEL.replace(broken, replaced[broken]))
+    code, text = shell("sample", "model.py", "--data", "data.npz", "-o", "run", "-q")
+    assert code == 2
+    assert words in text
+    number = int(re.search(r"model\.py:(\d+):", text)[1])
+    assert abs(number - line) <= 1
+    assert text.count(" ") < 40  # no traceback of JAX
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (("--sampler", "ensemble_hcm"), "did you mean 'ensemble_hmc'?"),
+        (("--sampler", "hamcmc", "--step-size", "1e-3", "--set", "memry=3"), "did you mean 'memory'?"),
+    ],
+)
+def test_the_nearest_name_is_offered(folder, shell, arguments, meant):
+    code, text = shell("sample", "model.py", "--data", "data.npz", *arguments, "-o", "run", "-q")
+    assert code == 2
+    assert meant in text
+    assert "did you mean 'fig2'?" in shell("reproduce", "fig22")[1]
+
+
+def test_completion_is_offered(shell):
+    assert "--install-completion" in shell("--help")[1]

@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 from hamcmc import __version__
-from hamcmc.cli import pages, ratings, sampling, speech
+from hamcmc.cli import pages, ratings, sampling, speech, summaries
 from hamcmc.cli.shell import screen
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -46,5 +45,5 @@ def options(
     """Options of the program itself."""
 
 
-for commands in (sampling, pages, ratings, speech):
+for commands in (sampling, summaries, pages, ratings, speech):
     commands.register(app)

@@ -4,6 +4,10 @@ import csv
 import hashlib
 import importlib.util
 import inspect
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +16,7 @@ import numpy as np
 from hamcmc._types import Record
 from hamcmc.samplers import Sampler, build
 from hamcmc.samplers.registry import requires, takes
+from hamcmc.store.errors import RunError
 from hamcmc.store.files import reading
 from hamcmc.target.posterior import Posterior
 
@@ -54,7 +59,10 @@ def load(path: Path, data: Path | None) -> Model:
     if spec is None or spec.loader is None:
         raise ModelFileError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    if (beside := str(path.resolve().parent)) not in sys.path:
+        sys.path.insert(0, beside)  # so that it can import modules that lie beside it, as a script can
+    with blamed(path):
+        spec.loader.exec_module(module)
     for name in ("posterior", "init"):
         if not hasattr(module, name):
             raise ModelFileError(f"{path} does not define `{name}`: a model file has posterior(data) and init")
@@ -65,11 +73,42 @@ def load(path: Path, data: Path | None) -> Model:
         raise ModelFileError(f"{path}: posterior(data) needs data: give --data")
     if data is not None and not wants_data:
         raise ModelFileError(f"{path}: posterior() takes no data, but --data was given")
-    posterior = module.posterior(read_data(data)) if data is not None else module.posterior()
+    given = () if data is None else (read_data(data),)
+    with blamed(path):
+        posterior = module.posterior(*given)
     if not isinstance(posterior, Posterior):
         raise ModelFileError(f"{path}: posterior(data) must return a hamcmc.Posterior, got {type(posterior).__name__}")
     options = {k: getattr(module, k) for k in OPTIONS if hasattr(module, k)}
     return Model(posterior, module.init, options)
+
+
+@contextmanager
+def blamed(path: Path) -> Iterator[None]:
+    """Turn an error in a function of the model file into a short one that names the line.
+
+    The functions of a model are called by JAX, whose own part of a traceback tells its reader nothing.
+    """
+    try:
+        yield
+    except (RunError, ModelFileError):
+        raise
+    except SyntaxError as error:
+        if error.filename is None or not _same(error.filename, path):
+            raise
+        raise ModelFileError(f"{path}:{error.lineno}: {error.msg}: {(error.text or '').strip()}") from error
+    except Exception as error:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if _same(f.filename, path)]
+        if not frames:
+            raise
+        at, said = frames[-1], str(error).strip().partition("\n")[0]
+        where = f"in {at.name}, " if at.name.isidentifier() else ""
+        message = f"{path}:{at.lineno}: {where}{at.line!r}: {type(error).__name__}: {said}"
+        raise ModelFileError(message) from error
+
+
+def _same(name: str, path: Path) -> bool:
+    """Whether a frame of a traceback belongs to a file."""
+    return Path(name).resolve() == path.resolve()
 
 
 def checksum(path: Path) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hamcmc._check import nearest
 from hamcmc._require import needs
 from hamcmc.cli.shell import Quiet, Run, Seed, reporting, say, screen, wrote
 
@@ -161,7 +162,8 @@ def reproduce(
         from hamcmc.report.reproduction import write
 
         if name not in (*REPRODUCTIONS, "all"):
-            raise ValueError(f"name must be one of {', '.join(REPRODUCTIONS)}, all; got {name!r}")
+            near = nearest(name, REPRODUCTIONS)
+            raise ValueError(f"name must be one of {', '.join(REPRODUCTIONS)}, all; got {name!r}{near}")
         given = {"ratings": ratings, "blocks": blocks, "processes": processes, "corpus": corpus, "changes": changes}
         for option, value in given.items():
             if value is not None and name != "all" and option not in REPRODUCTIONS[name].options:

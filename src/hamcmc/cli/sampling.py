@@ -1,4 +1,4 @@
-"""The commands that sample: ``sample``, ``resume`` and ``summary``."""
+"""The commands that sample: ``sample`` and ``resume``."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,12 +21,12 @@ from hamcmc.cli.shell import (
     say,
 )
 from hamcmc.cli.shell import setting as parse_setting
+from hamcmc.cli.summaries import print_summary
 from hamcmc.samplers import NAMES
 from hamcmc.store.errors import RunError
 
 if TYPE_CHECKING:
     from hamcmc.cli.model_file import Model
-    from hamcmc.diagnostics.result import Result
 
 DEFAULT, WARMUP = "ensemble_hamcmc", 1000  # where something is chosen by hand and these are not
 MODE_BATCH = 10_000  # rows per minibatch in the search for a mode, where the data are too large for the memory
@@ -47,7 +47,6 @@ hamcmc sample model.py --data data.csv --sampler sgld --step-size 0.01 --decay 0
 hamcmc sample model.py --data data.npy --batch-size 500 --control-variate --start mode --set pairs=5""",
     )(sample_command)
     app.command(name="resume", cls=Command, epilog="[bold]Example[/bold]\n\nhamcmc resume run")(resume_command)
-    app.command(epilog="[bold]Example[/bold]\n\nhamcmc summary run --limit 50")(summary)
 
 
 def sample_command(
@@ -161,28 +160,31 @@ def sample_command(
         } | {name: number for name, number in several.items() if number is not None}
         by_hand = epsilon is not None or control_variate or given_start is not None or cycles or chains
         check_free(out, overwrite=overwrite)  # before a search that may take a while
-        if sampler == "auto" and not by_hand:
-            loaded = _load(model, data, False)
-            result = sample(loaded.posterior, init=loaded.init, warmup=warmup, notes=notes, **how, **notes["options"])
-        else:
-            notes["sampler"] = DEFAULT if sampler == "auto" else sampler
-            warmup = WARMUP if warmup is None else warmup
-            loaded = _load(model, data, control_variate)
-            begin, iterations = _start(loaded, start), warmup + (num_samples or DRAWS) * (thin or 1)
-            if epsilon is None:
-                work = iterations * (chains or ensembles or 1)
-                epsilon, found = _tune(loaded, notes, begin, work, quiet, batch_size=batch_size, seed=seed)
-                notes |= found
-            result = sample(
-                loaded.posterior,
-                loaded.sampler(notes["sampler"], notes["options"]),
-                begin,
-                step_size=_schedule(epsilon, decay, cycles, iterations),
-                warmup=warmup,
-                notes=notes,
-                **how,
-            )
-        code = _print_summary(result)
+        with model_file.blamed(model):
+            if sampler == "auto" and not by_hand:
+                loaded = _load(model, data, False)
+                result = sample(
+                    loaded.posterior, init=loaded.init, warmup=warmup, notes=notes, **how, **notes["options"]
+                )
+            else:
+                notes["sampler"] = DEFAULT if sampler == "auto" else sampler
+                warmup = WARMUP if warmup is None else warmup
+                loaded = _load(model, data, control_variate)
+                begin, iterations = _start(loaded, start), warmup + (num_samples or DRAWS) * (thin or 1)
+                if epsilon is None:
+                    work = iterations * (chains or ensembles or 1)
+                    epsilon, found = _tune(loaded, notes, begin, work, quiet, batch_size=batch_size, seed=seed)
+                    notes |= found
+                result = sample(
+                    loaded.posterior,
+                    loaded.sampler(notes["sampler"], notes["options"]),
+                    begin,
+                    step_size=_schedule(epsilon, decay, cycles, iterations),
+                    warmup=warmup,
+                    notes=notes,
+                    **how,
+                )
+        code = print_summary(result)
         say(f"The draws are in {out}. To look at them: hamcmc report {out}")
     raise typer.Exit(code)
 
@@ -201,6 +203,7 @@ def resume_command(
     """
     import jax
 
+    from hamcmc.cli import model_file
     from hamcmc.inference.sample import resume
     from hamcmc.store.settings import read_settings
 
@@ -213,46 +216,20 @@ def resume_command(
         if "model" not in notes:
             raise RunError(f"{run} was not made by 'hamcmc sample': continue it with hamcmc.resume in Python")
         jax.config.update("jax_enable_x64", settings["x64"])
-        loaded = _load(*_sources(notes, model, data), notes.get("control_variate", False))
-        automatic = notes["sampler"] == "auto"
-        result = resume(
-            run,
-            loaded.posterior,
-            loaded.init if automatic else _start(loaded, notes["start"]),
-            sampler=None if automatic else loaded.sampler(notes["sampler"], notes["options"]),
-            checkpoint_seconds=checkpoint_seconds,
-            progress=not quiet and None,
-        )
-        code = _print_summary(result)
+        sources = _sources(notes, model, data)
+        with model_file.blamed(sources[0]):
+            loaded = _load(*sources, notes.get("control_variate", False))
+            automatic = notes["sampler"] == "auto"
+            result = resume(
+                run,
+                loaded.posterior,
+                loaded.init if automatic else _start(loaded, notes["start"]),
+                sampler=None if automatic else loaded.sampler(notes["sampler"], notes["options"]),
+                checkpoint_seconds=checkpoint_seconds,
+                progress=not quiet and None,
+            )
+        code = print_summary(result)
     raise typer.Exit(code)
-
-
-def summary(run: Run, limit: Annotated[int, typer.Option(help="The most rows to show.")] = 40) -> None:
-    """Print the verdict on a run, means, deviations and quantiles, ESS, R-hat and cost, also while it is running.
-
-    The exit code follows the verdict: 0 for good and usable, 3 for not converged, 4 for wrong.
-    """
-    from hamcmc.diagnostics.result import Result
-
-    with reporting():
-        code = _print_summary(Result.open(run), limit)
-    raise typer.Exit(code)
-
-
-def _print_summary(result: "Result", limit: int = 40) -> int:
-    """Print the verdict, the summary and the cost; returns the exit code."""
-    from hamcmc.diagnostics.costs import cost
-    from hamcmc.diagnostics.summaries import summary as summarize
-
-    meta, verdict = result.meta, result.check()
-    typer.echo(str(verdict))
-    typer.echo(f"{meta['status']}: {result.draws:,} draws per chain with {result.settings['sampler'].get('sampler')}")
-    table = summarize(result, limit=limit, verdict=verdict)
-    typer.echo(str(table).removeprefix(verdict.headline + "\n"))  # it is the first line already
-    typer.echo(str(cost(result, table)))
-    if "message" in meta:
-        typer.echo(meta["message"])
-    return verdict.exit_code
 
 
 # --- from options to arguments ---

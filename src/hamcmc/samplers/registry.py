@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from hamcmc._check import nearest
 from hamcmc._types import Facts
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.ccadl import ccadl
@@ -35,7 +36,7 @@ MakeSampler = Callable[[Any], Sampler]  # makes a sampler for the target that it
 def build_one(name: str, target: Target, **options: Any) -> Sampler:
     """A sampler by name, with the target's gradient and mirror."""
     if name not in FUNCTIONS:
-        raise ValueError(f"sampler must be one of {', '.join(NAMES)}, got {name!r}")
+        raise ValueError(f"sampler must be one of {', '.join(NAMES)}, got {name!r}{nearest(name, NAMES)}")
     function = FUNCTIONS[name]
     first = target if function in FROM_TARGET else target.grad
     if takes(name, "mirror"):
@@ -45,7 +46,8 @@ def build_one(name: str, target: Target, **options: Any) -> Sampler:
     try:
         made = function(first, **options)
     except TypeError as error:
-        raise ValueError(f"sampler {name}: {error}") from error
+        unknown = next((o for o in options if not takes(name, o)), "")
+        raise ValueError(f"sampler {name}: {error}{nearest(unknown, _options(name))}") from error
     return made._replace(step=jax.jit(made.step, inline=True))  # traced once, for what it costs and for the loop
 
 
