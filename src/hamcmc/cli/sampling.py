@@ -298,7 +298,8 @@ def _start(loaded: "Model", start: str) -> Any:
         return loaded.init
     import jax
 
+    from hamcmc.target.frozen import is_function
     from hamcmc.target.mode import find_mode
 
-    init = loaded.init(jax.random.key(0)) if callable(loaded.init) else loaded.init
+    init = loaded.init(jax.random.key(0)) if is_function(loaded.init) else loaded.init
     return find_mode(loaded.posterior, init, batch_size=MODE_BATCH if loaded.posterior.streamed else None)
