@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.measure import Against, Table, ratio
 
 SIZES = {5: 10_000, 100: 10_000, 1000: 2_000}  # parameters: rows
-ROUNDS = {5: 5, 100: 3, 1000: 2}
+ROUNDS = {5: 5, 100: 3, 1000: 1}
 PARTS = ("import", "data", "mode", "trace", "compile", "warm-up", "sampling", "verdict", "summary", "rest")
 METHODS = ("hamcmc, cold", "hamcmc, kept", "hand-set, cold", "NUTS")
 ENOUGH, OLD = 600.0, 300.0  # seconds for a process, and for one of 0.1.0
