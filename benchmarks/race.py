@@ -187,7 +187,14 @@ def tables(kept: list[Row]) -> list[Table]:
         family = {e.size: of[p] for p, e in entries.items() if e.condition == condition and of[p]}
         if len(family) > 1:
             found.append(over_sizes(condition, family))
-    return found
+    left = [{"problem": p, "methods": text} for p in entries if (text := unmeasured(of[p]))]
+    return found + [Table("Not measured yet", left)] * bool(left)
+
+
+def unmeasured(kept: list[Row]) -> str:
+    """The methods that are still to be run on a problem."""
+    names = [name for m, (name, _) in METHODS.items() if not of_method(kept, m)]
+    return "all" if len(names) == len(METHODS) else ", ".join(names)
 
 
 def of_problem(kept: list[Row]) -> list[Table]:

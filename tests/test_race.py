@@ -141,6 +141,9 @@ def test_tables_and_figure_come_from_the_kept_measurements(tmp_path):
     assert {r["method"]: r["rest, s"] for r in found[1].rows}["hamcmc"] == "7.00"
     assert [(a.peer, a.ahead) for a in found[2].against] == [("NUTS (NumPyro), whitened", "hamcmc")]
     assert {len(r) for r in found[0].rows} == {len(found[0].rows[0])}
+    left = {r["problem"]: r["methods"] for r in found[-1].rows}
+    assert (found[-1].title, left["one-hot"], len(left)) == ("Not measured yet", "all", len(race.ENTRIES | race.HUGE))
+    assert left["logistic-1e4-1e5"].startswith("NUTS (NumPyro), NUTS (NumPyro), dense, nutpie")
     (tmp_path / "race.json").write_text(json.dumps({"tables": [t._asdict() for t in found]}))
     said = race_figure.draw(1e5, tmp_path, tmp_path / "race.png")
     n = race_figure.rounded(10 ** (3 + np.log(2) / np.log(10)))
