@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from hamcmc._types import Record
 from hamcmc.inference.progress import Progress, Status, silent
-from hamcmc.inference.schedules import Polynomial, Schedule
+from hamcmc.inference.schedules import Schedule
 from hamcmc.paper import fig1, tuning
 from hamcmc.paper.clock import each_time, seconds_per_iteration
 from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
@@ -182,12 +182,10 @@ def compare(case: Case, asked: Record, times: np.ndarray, seed: int, journal: Jo
             journal.put(what, kept)
         tuned[name] = {"a": kept["a"], **kept["own"], "score": kept["score"], "tried": kept["tried"]}
         errors[name] = np.asarray(kept["error"])
-        sampler = method.build(posterior, exact.precision, **kept["own"])
-        timed[name] = (sampler, Polynomial(kept["a"], EXPONENT))
-    sampler, schedule = timed["SGRLD"]
-    timed["SGRLD"] = (each_time(posterior, exact.precision, invert=True), schedule)
-    timed[FACTORING] = (each_time(posterior, exact.precision, invert=False), schedule)
-    timed["SGRLD, factored once"] = (sampler, schedule)
+        timed[name] = method.build(posterior, exact.precision, **kept["own"])
+    timed["SGRLD, factored once"] = timed["SGRLD"]
+    timed["SGRLD"] = each_time(posterior, exact.precision, invert=True)
+    timed[FACTORING] = each_time(posterior, exact.precision, invert=False)
     what = {"case": list(case), "clock": list(timed), "seed": seed, "settings": asked}
     if (clock := journal.get(what)) is None:
         say("clock", 0.9)

@@ -20,7 +20,6 @@ import numpy as np
 
 from hamcmc._types import Record
 from hamcmc.inference.progress import Progress, Status, silent
-from hamcmc.inference.schedules import Polynomial
 from hamcmc.paper import tuning
 from hamcmc.paper.cells import (
     BUDGETS,
@@ -77,9 +76,8 @@ def clock(p: Problem, all_methods: Mapping[str, tuning.Method], posterior: Poste
     SGRLD factors its matrix at each iteration, as it must where F depends on θ.
     """
     load = machine()["load"]
-    schedule = Polynomial(1e-9, EXPONENT)  # the time of a step does not depend on its size
-    timed = {n: (m.build(posterior, p.precision, **middle(m)), schedule) for n, m in all_methods.items()}
-    timed["SGRLD"] = (each_time(posterior, p.precision, invert=False), schedule)
+    timed = {n: m.build(posterior, p.precision, **middle(m)) for n, m in all_methods.items()}
+    timed["SGRLD"] = each_time(posterior, p.precision, invert=False)
     seconds = seconds_per_iteration(
         timed,
         posterior,
