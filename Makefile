@@ -3,12 +3,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 CODE := src tests benchmarks tools examples hatch_build.py $(wildcard docs/*.py)
 
-.PHONY: demo test test-slow test-browser lint release coverage mutation calibration zoo soak bench pages reproduce docs clean
+.PHONY: demo test pytest test-slow test-browser lint release coverage mutation calibration zoo soak bench pages reproduce docs clean
 
 demo: .venv/installed
 	$(BIN)/hamcmc demo --out demo
 
-test: lint
+test: .venv/installed-test  # side by side, because the checks keep only one core busy
+	@$(MAKE) --no-print-directory -j 2 lint pytest
+
+pytest: .venv/installed-test
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: .venv/installed-test

@@ -1,7 +1,6 @@
 """What all tests share: compiled programs kept between runs, shapes of the curvature algebra checked, small models."""
 
 import gc
-import json
 import os
 import signal
 from pathlib import Path
@@ -19,10 +18,8 @@ from jaxtyping import install_import_hook
 with install_import_hook("hamcmc.samplers.curvature", "beartype.beartype"):
     import hamcmc
 
-from hamcmc.inference import compiled
-from hamcmc.inference.job import describe
-from hamcmc.samplers import factory, registry
 from hamcmc.target import linear_gaussian as lg
+from tests.sharing import share
 
 settings.register_profile("fixed", derandomize=True, deadline=None)  # the same examples on every machine
 settings.load_profile("fixed")
@@ -65,60 +62,11 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: place.get(item.path.relative_to(Path(__file__).parent).as_posix(), len(place)))
 
 
-class Remembered:
-    """A function that builds a program, or what it is made of, and returns the same one for the same arguments.
-
-    Many tests run the same sampler on the same posterior: what JAX has traced and compiled then serves all of them.
-    """
-
-    MOST = 100  # so that posteriors, which the values hold, do not fill the memory
-
-    def __init__(self, function):
-        self.function, self.values = function, {}
-
-    def __call__(self, *args, **options):
-        modes = [jax.config.read(f"jax_{name}") for name in ("enable_x64", "disable_most_optimizations")]
-        key = (*modes, *map(identity, args), *((k, identity(v)) for k, v in sorted(options.items())))
-        if key not in self.values:
-            if len(self.values) >= self.MOST:
-                del self.values[next(iter(self.values))]
-            made = self.function(*args, **options)
-            self.values[key] = (made, args, options)  # as long as these are kept, no others have their ids
-        return self.values[key][0]
-
-
-class Programs(Remembered):
-    """The same for a program, which depends on the shapes of its arguments."""
-
-    def __call__(self, segment, arguments, iterations):
-        shapes = [(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(arguments)]
-        key = (id(segment), str(shapes), iterations < compiled.MANY, jax.config.read("jax_disable_most_optimizations"))
-        if key not in self.values:
-            if len(self.values) >= self.MOST:
-                del self.values[next(iter(self.values))]
-            self.values[key] = (self.function(segment, arguments, iterations), segment)
-        return self.values[key][0]
-
-
-def identity(value):
-    """What is equal for equal arguments: the value, what a schedule or a posterior consists of, or else an id."""
-    if isinstance(value, str | int | float | bool | None):
-        return (type(value), value)
-    if isinstance(value, hamcmc.Posterior):  # a run copies it, with an init of its own, which no program uses
-        return (type(value), *((k, id(v)) for k, v in sorted(vars(value).items()) if k != "init"))
-    described = describe(value)
-    return json.dumps(described, sort_keys=True) if described["schedule"] != "custom" else id(value)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def programs_are_shared():
-    """Build each sampler and each compiled loop once for all runs that differ in nothing."""
+    """Most of the time goes into programs: runs that differ in nothing have the same ones."""
     with pytest.MonkeyPatch.context() as patch:
-        build_one = Remembered(registry.build_one)
-        for module in (registry, factory):
-            patch.setattr(module, "build_one", build_one)
-        patch.setattr(compiled, "build", Remembered(compiled.build))
-        patch.setattr(compiled, "Traced", Programs(compiled.Traced))
+        share(patch)
         yield
 
 
@@ -126,7 +74,7 @@ def pytest_collection_finish(session):
     """Look for garbage less often, and not among the modules: that was a tenth of the time."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000)
+    gc.set_threshold(100_000)
 
 
 @pytest.fixture

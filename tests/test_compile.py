@@ -7,6 +7,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 import hamcmc
 from hamcmc import _compile
@@ -35,7 +36,8 @@ def kept(folder):
 
 
 def run(scale, **environment):
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+    """A program with no other place for compiled programs than ours; it is compiled as fast as those of other tests."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_COMPILATION_CACHE", "JAX_PERSISTENT"))}
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(scale)], env=clean | environment, capture_output=True, text=True, check=True
     )
@@ -52,9 +54,31 @@ def test_a_program_is_kept_and_serves_other_data(tmp_path):
     assert abs(first - second) > 0.1  # what was closed over is no part of the program
 
 
-def test_it_can_be_switched_off(tmp_path):
+@pytest.mark.slow
+def test_nothing_is_kept_by_a_process_that_switched_it_off(tmp_path):
     run(1.0, HAMCMC_CACHE="off", XDG_CACHE_HOME=str(tmp_path))
     assert not kept(tmp_path)
+
+
+@pytest.fixture
+def no_directory():
+    """JAX as it is before anybody tells it where to keep compiled programs."""
+    before = jax.config.read("jax_compilation_cache_dir")
+    jax.config.update("jax_compilation_cache_dir", None)
+    _compile.keep.cache_clear()
+    yield
+    jax.config.update("jax_compilation_cache_dir", before)
+    compilation_cache.reset_cache()
+
+
+@pytest.mark.parametrize(("switch", "on"), [("off", False), ("0", False), ("", True)])
+def test_it_can_be_switched_off(switch, on, no_directory, monkeypatch, tmp_path):
+    monkeypatch.setenv("HAMCMC_CACHE", switch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    _compile.keep()
+    found = jax.config.read("jax_compilation_cache_dir")
+    assert (found is not None and found.startswith(str(tmp_path))) == on
+    assert (tmp_path / "hamcmc").exists() == on
 
 
 def test_a_directory_that_jax_has_stays(monkeypatch, tmp_path):

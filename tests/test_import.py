@@ -14,10 +14,12 @@ from hamcmc._renamed import MODULES
 
 PROBE = """
 import sys
-{}
+import hamcmc
 import jax._src.xla_bridge as bridge
-print(bool(bridge._backends))
 print(*sorted(sys.modules))
+import hamcmc.cli.app
+print(*sorted(sys.modules))
+print(bool(bridge._backends))
 bridge.devices()
 print(bool(bridge._backends))
 """
@@ -44,35 +46,30 @@ def run(code: str, absent=(), **options) -> str:
     return ran.stdout
 
 
-def imported(statement: str) -> tuple[str, set[str]]:
-    """Whether a device was touched, and the modules that `statement` imports."""
-    touched, modules, after = run(PROBE.format(statement)).splitlines()
-    assert after == "True"  # the probe sees a device that is touched
-    return touched, set(modules.split())
-
-
 @pytest.fixture(scope="module")
-def by_hamcmc():
-    return imported("import hamcmc")
+def imported():
+    """The modules after ``import hamcmc``, and after that of the shell, too; and whether a device was touched."""
+    by_hamcmc, by_shell, touched, after = run(PROBE).splitlines()
+    assert after == "True"  # the probe sees a device that is touched
+    return set(by_hamcmc.split()), set(by_shell.split()), touched
 
 
-def test_no_device_is_touched(by_hamcmc):
-    assert by_hamcmc[0] == "False"
+def test_no_device_is_touched(imported):
+    assert imported[2] == "False"
 
 
-def test_little_is_imported(by_hamcmc):
+def test_little_is_imported(imported):
     """What takes long to import waits for its first use; so do the packages of the extras and the applications."""
     late = {"arviz", "xarray", "zarr", "optax", "typer", "rich", "scipy.stats"}
-    assert not by_hamcmc[1] & (late | set(EXTRAS))
-    folders = {m.split(".")[1] for m in by_hamcmc[1] if m.startswith("hamcmc.")}
+    assert not imported[0] & (late | set(EXTRAS))
+    folders = {m.split(".")[1] for m in imported[0] if m.startswith("hamcmc.")}
     assert not folders & {"factorization", "stable", "speech", "report", "interop", "paper", "cli"}
 
 
-def test_the_shell_starts_quickly():
+def test_the_shell_starts_quickly(imported):
     """``hamcmc --help`` needs neither what draws nor what reads the files of one application."""
-    modules = imported("import hamcmc.cli.app")[1]
-    assert not modules & {*EXTRAS, "arviz", "xarray", "zarr", "optax", "scipy"}
-    folders = {m.split(".")[1] for m in modules if m.startswith("hamcmc.")}
+    assert not imported[1] & {*EXTRAS, "arviz", "xarray", "zarr", "optax", "scipy"}
+    folders = {m.split(".")[1] for m in imported[1] if m.startswith("hamcmc.")}
     assert not folders & {"factorization", "stable", "speech", "report", "interop", "paper"}
 
 
@@ -132,24 +129,7 @@ for use in USES:
 """
 
 
-@pytest.fixture(scope="module")
-def complaints():
-    """What each use of an extra that is not installed says; all but the last in one process."""
-    *uses, drawn = MISSING
-    found = []
-    for absent, tried in ((EXTRAS, uses), (DRAWING, [drawn])):
-        found += run(f"\nUSES = {tried}{TRY}", absent).splitlines()
-    return dict(zip(MISSING, found, strict=True))
-
-
-@pytest.mark.parametrize(("use", "extra"), MISSING.items())
-def test_what_is_missing_is_named_with_its_extra(use, extra, complaints):
-    assert f"pip install 'hamcmc[{extra}]'" in complaints[use]
-
-
-def test_the_shell_names_the_extra_in_one_line(tmp_path):
-    (tmp_path / "ratings.csv").write_text("user,item,rating\n1,1,1\n")
-    code = """
+SHELL = """
 import io
 from hamcmc.cli.app import main
 for command in ("demo", "factorize ratings.csv"):
@@ -159,9 +139,28 @@ for command in ("demo", "factorize ratings.csv"):
     except SystemExit as end:
         print(end.code, sys.stderr.getvalue(), end="")
 """
-    said = run(code, EXTRAS, cwd=tmp_path)
-    expected = "2 error: this needs {}: pip install 'hamcmc[{}]'\n"
-    assert said == expected.format("matplotlib", "report") + expected.format("polars", "ratings")
+
+
+@pytest.fixture(scope="module")
+def complaints(tmp_path_factory):
+    """What each use of an extra that is not installed says, and the shell; all but the last use in one process."""
+    folder = tmp_path_factory.mktemp("missing")
+    (folder / "ratings.csv").write_text("user,item,rating\n1,1,1\n")
+    *uses, drawn = MISSING
+    said = run(f"\nUSES = {uses}{TRY}{SHELL}", EXTRAS, cwd=folder).splitlines()
+    said += run(f"\nUSES = {[drawn]}{TRY}", DRAWING).splitlines()
+    shell = [said.pop(len(uses)) for _ in range(2)]
+    return dict(zip(MISSING, said, strict=True)) | {"shell": shell}
+
+
+@pytest.mark.parametrize(("use", "extra"), MISSING.items())
+def test_what_is_missing_is_named_with_its_extra(use, extra, complaints):
+    assert f"pip install 'hamcmc[{extra}]'" in complaints[use]
+
+
+def test_the_shell_names_the_extra_in_one_line(complaints):
+    expected = "2 error: this needs {}: pip install 'hamcmc[{}]'"
+    assert complaints["shell"] == [expected.format("matplotlib", "report"), expected.format("polars", "ratings")]
 
 
 # --- names of 0.1.0 ---

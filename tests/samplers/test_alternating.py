@@ -82,7 +82,7 @@ def test_samplers_are_taken_in_every_way():
     ways = [("sghmc", {"friction": 0.3}), (hamcmc.sghmc, {"friction": 0.3})]
     ways.append((lambda target: hamcmc.sghmc(target.grad, friction=0.3), {}))
     made = [hamcmc.alternating(target, conditional, way, drawn=("tau",), **options) for way, options in ways]
-    draws = [s.step(jax.random.key(0), s.init(start), X, 1e-3)[0].position for s in made]
+    draws = [jax.jit(lambda s=s: s.step(jax.random.key(0), s.init(start), X, 1e-3)[0].position)() for s in made]
     assert draws[0] == draws[1] == draws[2]
     with pytest.raises(ValueError, match="alternating makes a target of its own .* give a name, or a function"):
         hamcmc.alternating(target, conditional, hamcmc.sgld(target.grad), drawn=("tau",))

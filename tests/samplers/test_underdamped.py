@@ -1,5 +1,7 @@
 """The underdamped ensemble where its momentum could be heated: shared minibatches, and few pairs on a long ridge."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,20 +10,18 @@ import pytest
 import hamcmc
 from tests.mutation import mutant
 
+ENSEMBLES = 24
 CURVATURE = np.array([1.0, 400.0], np.float32)
 UNDERDAMPED, RESTING = "samplers/ensemble/underdamped.py", "samplers/ensemble/resting.py"
 
 
-def run(package, *, noise, pairs, step_size, steps, warmup, ensembles, start=0.0):
-    """Variances over exact ones (ensemble, D) on a Gaussian ridge, and the states at the end.
-
-    A minibatch adds a normal deviate to all gradients of a step. Its covariance is `noise` times the curvature, as it
-    is for data from the model: N/n times the Fisher information.
-    """
+@functools.cache  # runs that differ in numbers alone share a program
+def runner(package, pairs):
+    """The compiled run of many ensembles."""
     scale = jnp.asarray(np.sqrt(CURVATURE))
     sampler = package.ensemble_underdamped(lambda x, e: e - jnp.asarray(CURVATURE) * x, pairs=pairs, metric=None)
 
-    def one(key):
+    def one(key, noise, step_size, steps, warmup, start):
         def step(t, carry):
             state, total = carry
             shared, own = jax.random.split(jax.random.fold_in(key, t))
@@ -34,8 +34,17 @@ def run(package, *, noise, pairs, step_size, steps, warmup, ensembles, start=0.0
         state, total = jax.lax.fori_loop(0, warmup + steps, step, first)
         return total / steps, state
 
-    keys = jax.random.split(jax.random.key(0), ensembles)
-    found, states = jax.jit(jax.vmap(one))(keys)
+    return jax.jit(jax.vmap(one, (0, *[None] * 5)))
+
+
+def run(package, *, noise, pairs, step_size, steps, warmup, start=0.0):
+    """Variances over exact ones (ensemble, D) on a Gaussian ridge, and the states at the end.
+
+    A minibatch adds a normal deviate to all gradients of a step. Its covariance is `noise` times the curvature, as it
+    is for data from the model: N/n times the Fisher information.
+    """
+    keys = jax.random.split(jax.random.key(0), ENSEMBLES)
+    found, states = runner(package, pairs)(keys, noise, step_size, steps, warmup, start)
     return np.asarray(found, float), states
 
 
@@ -49,13 +58,13 @@ def check(found, bias):
 
 def check_noise(package):
     """Without a remedy the variance of a step of 0.1 would be more than twice the right one."""
-    found, _ = run(package, noise=10.0, pairs=3, step_size=0.1, steps=4000, warmup=2000, ensembles=24)
+    found, _ = run(package, noise=10.0, pairs=3, step_size=0.1, steps=4000, warmup=2000)
     check(found, 0.03)
 
 
 def check_few_pairs(package):
     """On all data a single pair is enough for the exact variances, at steps far beyond what the metric alone bears."""
-    found, _ = run(package, noise=0.0, pairs=1, step_size=0.2, steps=2000, warmup=500, ensembles=24)
+    found, _ = run(package, noise=0.0, pairs=1, step_size=0.2, steps=2000, warmup=500)
     check(found, 0.01)
 
 
@@ -89,7 +98,7 @@ def test_without_it(file, old, new, checked):
 
 def test_noise_is_measured():
     """It is proportional to the minibatches', and nothing where there is none; then nothing is slowed down."""
-    settings = {"pairs": 3, "step_size": 0.01, "steps": 2000, "warmup": 0, "ensembles": 8}
+    settings = {"pairs": 3, "step_size": 0.01, "steps": 2000, "warmup": 0}
     none, less, more = (run(hamcmc, noise=v, **settings)[1] for v in (0.0, 5.0, 20.0))
     np.testing.assert_array_equal(none.last.slow, 1)
     assert np.mean(more.noise) / np.mean(less.noise) == pytest.approx(4, rel=0.15)
@@ -98,7 +107,7 @@ def test_noise_is_measured():
 
 def test_a_distant_start_is_not_taken_for_noise():
     """Both halves are pulled alike: they come in as if there were no noise to be careful about."""
-    settings = {"pairs": 3, "step_size": 0.1, "steps": 1, "warmup": 300, "ensembles": 8, "start": 100.0}
+    settings = {"pairs": 3, "step_size": 0.1, "steps": 1, "warmup": 300, "start": 100.0}
     found, states = run(hamcmc, noise=0.0, **settings)
     assert found.mean() < 10
     np.testing.assert_array_equal(states.last.slow, 1)
