@@ -215,7 +215,7 @@ def test_bad_input_is_named(ridge, change, message):
 def test_a_run_tunes_itself_and_resumes(draw, data, tmp_path, monkeypatch):
     """What was found is recorded, and a resumed run does not look for it again."""
     found = []
-    monkeypatch.setattr("hamcmc.inference.sample.budget_for", lambda gradients: 2000)
+    monkeypatch.setattr("hamcmc.inference.tune.budget_for", lambda gradients: 2000)
     monkeypatch.setattr("hamcmc.inference.sample.tune", lambda *a, **k: found.append(tune(*a, **k)) or found[0])
     whole = draw("sghmc", step_size="auto", noise=0.1, out=tmp_path / "run")
     record = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -240,7 +240,7 @@ def test_a_run_tunes_itself_and_resumes(draw, data, tmp_path, monkeypatch):
 
 
 def test_a_sampler_made_by_hand_gets_its_step(draw, model, monkeypatch):
-    monkeypatch.setattr("hamcmc.inference.sample.budget_for", lambda gradients: 1000)
+    monkeypatch.setattr("hamcmc.inference.tune.budget_for", lambda gradients: 1000)
     result = draw(hamcmc.sgld(model.grad), step_size="auto")
     assert 0 < result.settings["step_size"]["step_size"] < 0.01
     with pytest.raises(ValueError, match="step_size must be 'auto'"):

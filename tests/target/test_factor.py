@@ -298,7 +298,7 @@ def test_a_broken_estimator_is_noticed(file, old, new, make, x64):
 
 def test_a_sum_in_place_of_a_mean_is_noticed(x64):
     with (
-        mutant("target/posterior.py", "jnp.mean(jax.vmap(", "jnp.sum(jax.vmap(") as package,
+        mutant("target/posterior.py", "jnp.mean(self.log_lik", "jnp.sum(self.log_lik") as package,
         pytest.raises(AssertionError, match="off"),
     ):
         check(package, posterior)
