@@ -90,9 +90,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=0, help="race: runs of each method on each problem; default: 3")
     parser.add_argument("--huge", action="store_true", help="race: also ten million rows on disk")
     parser.add_argument("--fresh", action="store_true", help="race: measure again what was measured before")
-    parser.add_argument(
-        "--figure", action="store_true", help="race: draw the picture from kept results, no more"
-    )
+    parser.add_argument("--figure", action="store_true", help="race: draw the picture from kept results, no more")
     parser.add_argument("--pages", action="store_true", help="fill in the pages from kept results, no more")
     keep = "keep the results.json of full reproductions, and fill in the pages, no more"
     parser.add_argument("--keep", nargs="+", type=Path, metavar="FILE", default=(), help=keep)

@@ -155,7 +155,11 @@ def calibrate(package: Any, model: str, name: str, *, simulations: int = SIMULAT
     m = MODELS[model](package)
     make, settings = catalogue(package, m.posterior, m.stiffness)[name]
     settings = settings | m.changes.get(name, {})
-    adjusted = name in ("ensemble-adjusted", "ensemble-hmc", "independence")  # exact at any step, so that a constant one will do
+    adjusted = name in (
+        "ensemble-adjusted",
+        "ensemble-hmc",
+        "independence",
+    )  # exact at any step: a constant one will do
     sampler, finest = make(), settings["step_size"] * (1 if adjusted else COARSER)
     rate = finest * settings.get("slowest", m.stiffness.min())  # relaxations per step at the last step size
     full = settings.get("batch_size", BATCH) is None
