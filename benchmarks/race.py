@@ -11,7 +11,7 @@ run again with five times the budget instead.
 Effective draws are those of the poorest of all directions, and errors are the largest: all eigenvectors of the Hessian
 at the mode (or of the covariance), and all coordinates, against exact moments. An error of a variance is partly chance.
 "Chance" is the largest error to expect from as many independent draws as there are effective ones. Where the error is
-more than 15 % above that, the draws are wrong, and their number says nothing.
+more than 15 % above that, the draws are wrong, and their number says nothing. Nor do fewer than 50 effective draws.
 
 posteriors takes part if it is installed, because PyTorch is not among the packages that ``make bench`` installs.
 """
@@ -36,6 +36,7 @@ from benchmarks.racers import METHODS, OURS
 Row = dict[str, Any]
 KEY = ("problem", "method", "round", "seconds", "quick")  # of a measurement
 ONE_TO_BEAT, LONGER = "nuts-white", 5  # the method that is given so many times the budget if it has no draws at its end
+LEAST = 50  # effective draws, of fewer nobody can say whether they are right
 PARTS = ("preparation", "compile", "warm-up", "sampling")
 COLUMNS = (
     "ESS",
@@ -219,14 +220,16 @@ def of_method(kept: list[Row], method: str) -> list[Row]:
     return [m for m in kept if m["method"] == method]
 
 
-def good(m: Row) -> bool:
-    """Whether a measurement has draws, and right ones."""
-    return "ess" in m and Judged(*(m[k] for k in Judged._fields)).right
+def fault(m: Row) -> str:
+    """Why a measurement does not count, in words; empty if it does."""
+    if m.get("ess", 0.0) < LEAST:
+        return "too few effective draws to count"
+    return "" if Judged(*(m[k] for k in Judged._fields)).right else "wrong"
 
 
 def rates_of(kept: list[Row], method: str) -> list[float]:
     """Effective draws per second, everything included, in each round; 0 where there are none or they are wrong."""
-    return [m["ess"] / m["total"] if good(m) else 0.0 for m in of_method(kept, method)]
+    return [0.0 if fault(m) else m["ess"] / m["total"] for m in of_method(kept, method)]
 
 
 def rate(kept: list[Row], method: str) -> float:
@@ -271,7 +274,7 @@ def row(name: str, own: list[Row], own_rate: float, mine: float) -> Row:
         f"{median(lambda m: m['mean_error']):.2f}",
         f"× {mine / own_rate:.3g}" if own_rate and mine and name != OURS else "–",
     )
-    words = [drew[0]["settings"], drew[0]["status"], "" if all(map(good, drew)) else "wrong"]
+    words = [drew[0]["settings"], drew[0]["status"], *dict.fromkeys(map(fault, drew))]
     return {"method": name} | dict(zip(COLUMNS, values)) | {"settings": "; ".join(filter(None, words))}
 
 

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks import page
-from benchmarks.race import SUMMARY
+from benchmarks.race import LEAST, SUMMARY
 from benchmarks.racers import OURS
 
 PICTURE = page.ROOT / "docs" / "images" / "race.png"
@@ -49,6 +49,8 @@ def crossing(found: Lines) -> str:
     lead = {n: float(np.log(mine[n] / best[n][0])) for n in sizes}
     last = sizes[-1]
     at_last = f"at N = {last:,} it makes {ratio(mine[last] / best[last][0])} as the best other, {best[last][1]}"
+    if beyond := [n for n in mine if n > last]:
+        at_last += f", and at N = {max(beyond):,} no other had {LEAST} of them in its time"
     if lead[last] <= 0:
         return f"hamcmc is behind at the largest N: {at_last}."
     behind = [n for n in sizes if lead[n] <= 0]
@@ -91,10 +93,14 @@ def shown_in_readme(results: Path, condition: float = 1e5) -> str:
     except ValueError:
         return ""
     others = [n for n in kept if n != OURS][:RIVALS]
+    title = f"{SUMMARY}{condition:.0e}"
+    count = len(next(t["rows"][0] for t in found["tables"] if t["title"] == title)) - 2  # without N and ours
     text = (
         f"Effective draws per second of a logistic regression (condition number 10{superscript(condition)}), along the "
         "poorest of all directions. Everything is counted for everybody: compiling, warm-up, and the mode where a "
-        f"method needs it. Beside hamcmc stand the best {len(others)} of {len(kept) - 1} other methods. "
+        f"method needs it. Beside hamcmc stand the best {len(others)} of {count} other methods; a point is missing where "
+        f"a method had fewer than {LEAST} effective draws, or wrong ones, in {found['settings'].get('seconds', 120):.0f} "
+        "seconds. "
         f"{crossing(kept)}"
     )
     place = PICTURE.relative_to(page.ROOT)

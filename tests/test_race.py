@@ -112,6 +112,9 @@ def test_the_crossing_is_where_the_best_other_falls_behind():
     assert f"ahead from about N = {n:,} on" in said
     assert "at N = 100,000 it makes 50 times as many as the best other, peer 1" in said
     assert "at every N" in race_figure.crossing(lines([10, 10, 10], [1, 1, 1]))
+    alone = lines([10, 10, 10], [1, 1]) | {"peer 1": {10**3: 2.0}}
+    assert "at N = 10,000 it makes 10 times" in race_figure.crossing(alone)
+    assert "and at N = 100,000 no other had 50 of them in its time" in race_figure.crossing(alone)
     assert "behind at the largest N" in race_figure.crossing(lines([10, 10, 1], [1, 1, 2]))
 
 
@@ -136,6 +139,11 @@ def test_tables_and_figure_come_from_the_kept_measurements(tmp_path):
     first = {r["method"]: r for r in found[0].rows}
     assert first["NUTS (NumPyro), whitened"]["hamcmc has"] == "× 0.5"
     assert first["SGLD (BlackJAX)"]["settings"] == "wrong"
+    few = race.tables([measurement("one-hot", "sgld", 1.0, ess=49.0)])[0].rows[0]
+    assert (few["settings"], race.rate([measurement("one-hot", "sgld", 1.0, ess=49.0)], "sgld")) == (
+        "too few effective draws to count",
+        0.0,
+    )
     assert first["HMCECS (NumPyro)"]["settings"] == "failed: why"
     assert [(a.peer, a.ahead) for a in found[0].against] == [("NUTS (NumPyro), whitened", "peer")]
     assert {r["method"]: r["rest, s"] for r in found[1].rows}["hamcmc"] == "7.00"
