@@ -93,14 +93,13 @@ def shown_in_readme(results: Path, condition: float = 1e5) -> str:
     except ValueError:
         return ""
     others = [n for n in kept if n != OURS][:RIVALS]
-    title = f"{SUMMARY}{condition:.0e}"
+    title, seconds = f"{SUMMARY}{condition:.0e}", found["settings"].get("seconds", 120)
     count = len(next(t["rows"][0] for t in found["tables"] if t["title"] == title)) - 2  # without N and ours
     text = (
         f"Effective draws per second of a logistic regression (condition number 10{superscript(condition)}), along the "
         "poorest of all directions. Everything is counted for everybody: compiling, warm-up, and the mode where a "
-        f"method needs it. Beside hamcmc stand the best {len(others)} of {count} other methods; a point is missing where "
-        f"a method had fewer than {LEAST} effective draws, or wrong ones, in {found['settings'].get('seconds', 120):.0f} "
-        "seconds. "
+        f"method needs it. Beside hamcmc stand the best {len(others)} of {count} other methods; a point is missing "
+        f"where a method had fewer than {LEAST} effective draws, or wrong ones, in {seconds:.0f} seconds. "
         f"{crossing(kept)}"
     )
     place = PICTURE.relative_to(page.ROOT)
