@@ -63,7 +63,7 @@ def test_nothing_is_kept_by_a_process_that_switched_it_off(tmp_path):
 @pytest.fixture
 def no_directory():
     """JAX as it is before anybody tells it where to keep compiled programs."""
-    before = jax.config.read("jax_compilation_cache_dir")
+    before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", None)
     _compile.keep.cache_clear()
     yield
@@ -76,7 +76,7 @@ def test_it_can_be_switched_off(switch, on, no_directory, monkeypatch, tmp_path)
     monkeypatch.setenv("HAMCMC_CACHE", switch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     _compile.keep()
-    found = jax.config.read("jax_compilation_cache_dir")
+    found = jax.config.jax_compilation_cache_dir
     assert (found is not None and found.startswith(str(tmp_path))) == on
     assert (tmp_path / "hamcmc").exists() == on
 

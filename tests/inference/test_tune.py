@@ -216,7 +216,7 @@ def test_a_run_tunes_itself_and_resumes(draw, data, tmp_path, monkeypatch):
     """What was found is recorded, and a resumed run does not look for it again."""
     found = []
     monkeypatch.setattr("hamcmc.inference.tune.budget_for", lambda gradients: 2000)
-    monkeypatch.setattr("hamcmc.inference.sample.tune", lambda *a, **k: found.append(tune(*a, **k)) or found[0])
+    monkeypatch.setattr("hamcmc.inference.tune.tune", lambda *a, **k: found.append(tune(*a, **k)) or found[0])
     whole = draw("sghmc", step_size="auto", noise=0.1, out=tmp_path / "run")
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["tuning"]["gradients"] > 2000
@@ -231,10 +231,10 @@ def test_a_run_tunes_itself_and_resumes(draw, data, tmp_path, monkeypatch):
             raise Stop
 
     monkeypatch.setattr("hamcmc.inference.job.segment_length", lambda *_: 30)
-    monkeypatch.setattr("hamcmc.inference.sample.tune", lambda *_, **__: found[0])
+    monkeypatch.setattr("hamcmc.inference.tune.tune", lambda *_, **__: found[0])
     with pytest.raises(Stop):
         draw("sghmc", step_size="auto", noise=0.1, out=tmp_path / "cut", progress=stop)
-    monkeypatch.setattr("hamcmc.inference.sample.tune", lambda *_, **__: pytest.fail("tuned again"))
+    monkeypatch.setattr("hamcmc.inference.tune.tune", lambda *_, **__: pytest.fail("tuned again"))
     resumed = hamcmc.resume(tmp_path / "cut", lg.linear_gaussian(data, 10.0), jnp.zeros(3), progress=False)
     assert_array_equal(resumed.posterior["theta"], whole.posterior["theta"])
 
