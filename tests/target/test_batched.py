@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hamcmc
+from hamcmc.inference import auto, plan
 from hamcmc.target.passes import Passes
 
 RNG = np.random.default_rng(1)
@@ -59,6 +60,15 @@ def test_views_weigh_many_rows_as_each(both):
 def test_a_run_is_the_same(both):
     one, many = (hamcmc.sample(p, progress=False) for p in both)
     np.testing.assert_allclose(many.posterior["theta"], one.posterior["theta"], atol=1e-4)
+
+
+def test_a_run_on_minibatches_is_the_same(both, monkeypatch):
+    monkeypatch.setattr(plan, "PATIENCE", 0.0)
+    monkeypatch.setattr(auto, "QUICK", 0.0)
+    one, many = (hamcmc.sample(p, batch_size=40, num_samples=50, progress=False) for p in both)
+    assert one.settings["plan"]["regime"] == "minibatches"
+    assert many.settings["plan"]["step_size"] == pytest.approx(one.settings["plan"]["step_size"], rel=1e-3)
+    np.testing.assert_allclose(many.posterior["theta"], one.posterior["theta"], atol=1e-2)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,13 @@ class Tempered(View):
 
         self.log_likelihood = log_likelihood
 
+    def log_likelihoods(self, parameters: PyTree, rows: PyTree) -> Array:
+        """β times those of the posterior."""
+        return self.beta * self.plain.log_likelihoods(parameters, rows)
+
+    def _log_likelihood(self, parameters: PyTree, datum: PyTree) -> Array:
+        return self.beta * self.plain._log_likelihood(parameters, datum)
+
     def mean_likelihood_grad(self, position: PyTree, minibatch: PyTree) -> PyTree:
         """β times that of the posterior."""
         return jax.tree.map(lambda g: self.beta * g, self.plain.mean_likelihood_grad(position, minibatch))

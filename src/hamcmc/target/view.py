@@ -32,6 +32,13 @@ class View(Posterior):
         """The part of the mean likelihood gradient's estimate that is the same for all rows; zero if there is none."""
         return jax.tree.map(jnp.zeros_like, position)
 
+    def log_likelihoods(self, parameters: PyTree, rows: PyTree) -> Array:
+        """Those of `plain`."""
+        return self.plain.log_likelihoods(parameters, rows)
+
+    def _log_likelihood(self, parameters: PyTree, datum: PyTree) -> Array:
+        return self.plain._log_likelihood(parameters, datum)
+
     def full_grad(self, position: PyTree, *, batch_size: int = 8192) -> PyTree:
         """The gradient of the log-density on all data, in passes of `batch_size`."""
         return self.plain.full_grad(position, batch_size=batch_size)

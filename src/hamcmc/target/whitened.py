@@ -99,6 +99,13 @@ class Whitened(Posterior):
         """:meth:`unconstrain` for values that are known to be inside. It can be traced."""
         return self._white(self.plain.unconstrain_unchecked(parameters))
 
+    def log_likelihoods(self, parameters: PyTree, rows: PyTree) -> Array:
+        """Those of `plain`."""
+        return self.plain.log_likelihoods(parameters, rows)
+
+    def _log_likelihood(self, parameters: PyTree, datum: PyTree) -> Array:
+        return self.plain._log_likelihood(parameters, datum)
+
     def checksum(self) -> str:
         """SHA-256 of the plain posterior's checksum and of the map."""
         digest = hashlib.sha256(self.plain.checksum().encode() if self.size else b"")
