@@ -26,6 +26,7 @@ def single(theta, row):
 
 def batched(theta, rows):
     x, y = rows
+    assert (x.ndim, y.ndim) == (2, 1), "these are not rows"
     return -jnp.logaddexp(0.0, (1 - 2 * y) * (x @ theta))
 
 
