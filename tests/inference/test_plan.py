@@ -203,3 +203,22 @@ def test_who_says_how_many_gets_a_thorough_run_at_once():
     assert (plan.hasty, plan.options, plan.num_samples) == (False, {}, 1000)
     slow = decide(MANY._replace(seconds=2.0, mode=False, why="the density has no maximum", counted=True))
     assert (slow.hasty, slow.options) == (False, {"adapt": 300, "replicas": 8})
+
+
+def test_a_network_is_sampled_for_its_predictions():
+    network = Measured(1437, 46_090, False, 550, 32, False, matrices=3)
+    assert decide(network) == "folded"
+    plan = decide(network._replace(folded=True))
+    assert (plan.regime, plan.sampler, plan.batch_size, plan.ensembles) == ("predictions", "sghmc", 128, 4)
+    assert (plan.warmup, plan.thin, plan.num_samples) == (500, 10, 200)
+    assert "bends upwards" in plan.reason
+    assert longer(plan, "not converged", 4.0, 1.0) is None
+    assert decide(network._replace(folded=False)) == "seconds"  # a regression with several matrices
+    assert decide(network._replace(batch_size=500, folded=True)).batch_size == 500
+    assert decide(network._replace(rows=100, folded=True)).batch_size == 100
+    assert decide(network._replace(dimension=10**7, folded=True)).num_samples == 20  # 3 GB of draws
+
+
+@pytest.mark.parametrize("change", [{"matrices": 1}, {"dimension": 400}, {"rows": 0}])
+def test_what_is_no_network_is_not_taken_for_one(change):
+    assert decide(Measured(1437, 46_090, False, 550, 32, True, matrices=3)._replace(**change)) != "folded"

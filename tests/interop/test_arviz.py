@@ -55,9 +55,38 @@ def test_data_and_log_likelihood(run, model):
 def test_parameters_in_nested_dicts():
     from hamcmc.interop.arviz import _parameters
 
-    x = np.zeros((2, 3))
-    assert _parameters({"theta": x}) is x
-    assert _parameters({"a.b": x, "a.c": x, "d": x}) == {"a": {"b": x, "c": x}, "d": x}
+    x = np.zeros((2, 3, 4), np.float32)
+    bare = hamcmc.Posterior(lambda theta: -jnp.sum(theta**2))
+    assert _parameters(bare, {"theta": x}) is x
+    nested = hamcmc.Posterior(lambda p: -jnp.sum(p["a"]["b"] ** 2 + p["a"]["c"] + p["d"]))
+    assert _parameters(nested, {"a.b": x, "a.c": x, "d": x}) == {"a": {"b": x, "c": x}, "d": x}
+
+
+def test_predictions_observations_and_names(run, model):
+    _, result = run
+
+    def predictive(key, theta, data):
+        return {"x": data.a @ theta + jnp.sqrt(10.0) * jax.random.normal(key, data.x.shape)}
+
+    names = {"coords": {"coefficient": ["one", "two", "three"]}, "dims": {"theta": ["coefficient"], "x": ["row"]}}
+    data = to_arviz(result, model, predictive=predictive, **names)
+    assert set(data.groups()) == {
+        *("posterior", "sample_stats", "constant_data", "observed_data", "posterior_predictive")
+    }
+    assert data.posterior["theta"].dims == ("chain", "draw", "coefficient")
+    assert_array_equal(data.posterior["theta"].sel(coefficient="two"), result.posterior["theta"][..., 1])
+    assert_array_equal(data.observed_data["x"], model.data.x)
+    assert set(data.constant_data) == {"a"}
+    made = data.posterior_predictive["x"]
+    assert made.dims == ("chain", "draw", "row")
+    error = (made.values - np.einsum("nd,csd->csn", model.data.a, result.posterior["theta"])) / np.sqrt(10)
+    assert abs(error.mean()) < 5 / np.sqrt(error.size)
+    assert abs(error.std() - 1) < 5 / np.sqrt(2 * error.size)
+    assert not np.array_equal(error[0, 0], error[0, 1])
+    again = to_arviz(result, model, predictive=lambda *given: predictive(*given)["x"], seed=0)
+    assert_array_equal(again.posterior_predictive["prediction"], made)
+    with pytest.raises(ValueError, match="predictive needs the posterior"):
+        to_arviz(result, predictive=predictive)
 
 
 def test_a_factorization_has_the_ids_of_users_and_items(tmp_path):

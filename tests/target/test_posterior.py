@@ -117,3 +117,28 @@ def test_likelihood_and_data_belong_together():
         Posterior(lambda p: 0.0, likelihood)
     with pytest.raises(ValueError, match="give both or neither"):
         Posterior(lambda p: 0.0, data=np.zeros(3))
+
+
+def test_a_colder_posterior_is_narrower_and_predicts_the_same(data):
+    from hamcmc.target import linear_gaussian as lg
+
+    warm = lg.linear_gaussian(data, 10.0)
+    cold = hamcmc.Posterior(warm.log_prior, warm.log_likelihood, warm.data, init=jnp.zeros(3), temperature=0.25)
+    theta = jnp.ones(3)
+    assert np.allclose(cold.log_density(theta, cold.data), 4 * warm.log_density(theta, warm.data), rtol=1e-5)
+    assert np.allclose(cold.grad(theta, cold.data), 4 * warm.grad(theta, warm.data), rtol=1e-4)
+    assert np.allclose(cold.log_predictive(theta, cold.data), warm.log_likelihoods(theta, warm.data), rtol=1e-5)
+    ratio = hamcmc.laplace(cold, jnp.zeros(3)).precision / hamcmc.laplace(warm, jnp.zeros(3)).precision
+    assert np.allclose(np.diag(ratio), 4, rtol=1e-3)
+    with pytest.raises(ValueError, match="temperature must be"):
+        hamcmc.Posterior(warm.log_prior, temperature=0.0)
+
+
+def test_the_same_model_on_other_data(model):
+    few = jax.tree.map(lambda x: x[:10], model.data)
+    model.full_log_density(jnp.zeros(3))
+    part = model.on(few)
+    assert (part.size, model.size) == (10, 1000)
+    assert float(part.full_log_density(jnp.zeros(3))) == pytest.approx(
+        float(model._log_prior(jnp.zeros(3)) + jnp.sum(model.log_likelihoods(jnp.zeros(3), few))), rel=1e-4
+    )

@@ -10,6 +10,7 @@ import numpy as np
 from hamcmc import _check
 from hamcmc._types import Record
 from hamcmc.diagnostics import grading
+from hamcmc.diagnostics.agreement import AGREED, agreement
 from hamcmc.diagnostics.grading import WORDS
 from hamcmc.diagnostics.measured import Measured, measure
 from hamcmc.store.result import StoredRun
@@ -194,6 +195,10 @@ def check(result: StoredRun, posterior: Posterior | None = None, *, draws: int =
 
     The limits of R-hat allow for its noise in many short chains. No check can see a mode that no chain has visited.
 
+    An automatic run on a network is judged by its predictions, not by its parameters
+    (:mod:`hamcmc.diagnostics.agreement`). It is **usable** at best, and **not converged** where the chains' predictions
+    differ.
+
     Args:
         result: a run, complete or not.
         posterior: its posterior. Without it the gradients are not confronted, and the best word is "usable".
@@ -201,11 +206,31 @@ def check(result: StoredRun, posterior: Posterior | None = None, *, draws: int =
         seed: chooses rows of data, if there are too many to look at all of them.
     """
     _check.at_least("draws", draws, 40)
+    if result.settings.get("plan", {}).get("regime") == "predictions" and posterior is not None:
+        return _of_predictions(result, posterior, seed)
     m = measure(result, posterior, draws, seed)
     found = grading.reasons(m, result.settings, result.meta, result.draws)
     word = WORDS[max((r.grade for r in found), default=0)]
     confronted = 0 if m.stein is None else min(draws, result.draws * result.settings["chains"])
     return Verdict(word, tuple(r.text for r in found), tuple(_worst(m)), len(m.names), confronted, grading.short_of(m))
+
+
+def _of_predictions(result: StoredRun, posterior: Posterior, seed: int) -> Verdict:
+    """The verdict on a run on a network."""
+    parameters = sum(int(np.prod(shape)) for shape in result.shapes.values())
+    if result.draws < 4:
+        few = f"there are only {result.draws} draws per chain"
+        return Verdict(WORDS[grading.NOT_CONVERGED], (few,), (), parameters, 0)
+    found = agreement(result, posterior, seed)
+    agree = found.error <= AGREED
+    word = WORDS[grading.USABLE if agree else grading.NOT_CONVERGED]
+    reasons = [found.of_predictions(agree), found.of_parameters()]
+    if held := result.settings["plan"].get("held_out"):
+        reasons.append(
+            f"rows that were held out in tuning: {held['sampled']:.3f} nats for a row; trained networks "
+            f"{held['single']:.3f} one by one, {held['together']:.3f} together"
+        )
+    return Verdict(word, tuple(reasons), (), parameters, 0)
 
 
 def stored_verdict(result: StoredRun) -> Verdict | None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from hamcmc import samplers
 from hamcmc._compile import jit
 from hamcmc._types import Facts, PyTree, Record
+from hamcmc.inference import network
 from hamcmc.inference.arguments import Init, init_of, warmup_of
 from hamcmc.inference.job import batch_size_of, parameters, storable
 from hamcmc.inference.modes import surveyed
@@ -99,11 +101,15 @@ def prepare(
         replicas=trial.replicas * (ensembles or 2),
         quick=operations(posterior, like) * trial.replicas * (ensembles or 2) < QUICK,
         batch_size=batch_size_of(batch_size, posterior) if batch_size is not None else None,
+        matrices=network.weight_matrices(like),
     )
     found: Laplace | None = None
     estimated: Posterior | None = None
     while isinstance(plan := decide(facts), str):
-        if plan == "seconds":
+        if plan == "folded":
+            tell(progress, "looking at curvatures")
+            facts = facts._replace(folded=network.folded(posterior, like, seed))
+        elif plan == "seconds":
             tell(progress, "timing the gradient")
             facts = facts._replace(seconds=gradient_seconds(posterior, like, facts.replicas))
         elif plan == "mode":
@@ -121,6 +127,8 @@ def prepare(
             facts = facts._replace(noise=noise.largest, bend=noise.bend)
     plan = plan._replace(ensembles=ensembles or plan.ensembles, options=plan.options | options)
     plan = plan._replace(hasty=plan.hasty and "adapt" not in options)
+    if plan.regime == "predictions":
+        return for_predictions(posterior, like, plan, seed, progress, began)
     replicas = samplers.build(plan.sampler, posterior, **plan.options).replicas
     spent = time.perf_counter() - began
     if found is not None and (plan.regime == "minibatches" or facts.near):
@@ -149,6 +157,23 @@ def prepare(
     root = np.eye(flat.size) if flat.size <= DENSE else np.ones(flat.size)
     arrays = {"centre": flat, "root": root, "white": np.zeros((plan.ensembles, replicas, flat.size))}
     return assemble(posterior, like, first(searching.nearness), arrays, {})._replace(search=search)
+
+
+def for_predictions(
+    posterior: Posterior, like: PyTree, plan: Plan, seed: int, progress: bool | Progress | None, began: float
+) -> Prepared:
+    """Networks to start from, scales, and a step size that held-out rows chose."""
+    size = plan.batch_size or posterior.size
+    found = network.search(posterior, like, plan.ensembles, size, seed, partial(tell, progress))
+    where = "all from the given one, which was trained better than here" if found.given else "trained here"
+    reason = (
+        f"{plan.reason}, {where}; ε {found.step_size:.2g}, by {found.scores.sampled:.3f} nats for a row that was held "
+        f"out (trained networks {found.scores.single:.3f}, their average {found.scores.together:.3f})"
+    )
+    arrays = {"centre": np.zeros(found.root.size), "root": found.root, "white": found.starts[:, None]}
+    spent = {"seconds": time.perf_counter() - began}
+    plan = plan._replace(step_size=found.step_size, reason=reason)
+    return assemble(posterior, like, plan, arrays, network.account(found) | spent)
 
 
 def around_mode(found: Laplace, plan: Plan, replicas: int, seed: int) -> dict[str, np.ndarray]:

@@ -32,11 +32,16 @@ PLENTY = 0.5  # of the draws are enough: then a first run that is good needs no 
 MOST_LONGER = 64  # times as long as it was planned may a run become
 HOPELESS = 256.0  # times as many draws: beyond that, time is not what a run lacks
 SETTLING = 40  # iterations of warm-up, divided by ε
+MATRICES, UNITS = 2, 400  # weight matrices, and parameters above which a model may be a network
+NETWORKS = 4  # chains, each from a network of its own
+NETWORK_BATCH, NETWORK_WARMUP, NETWORK_THIN, NETWORK_DRAWS = 128, 500, 10, 200  # of a run on networks
+FRICTION = 0.05  # of SGHMC there
+STORED = 2**28  # numbers that the draws of such a run may take
 
 TRAJECTORIES = "; ensemble_hmc adapts metric, step and path in warm-up"
 PROPOSALS = "; independent proposals from the normal approximation at the mode, with a Metropolis test"
 
-Missing = Literal["seconds", "mode", "noise"]
+Missing = Literal["seconds", "mode", "noise", "folded"]
 
 
 class Measured(NamedTuple):
@@ -58,6 +63,8 @@ class Measured(NamedTuple):
             and rows drawn by importance, in coordinates in which the Hessian is the identity (:class:`~hamcmc.Noise`).
         bend: how much the posterior differs from its Laplace approximation; 0 for a normal one.
         square: whether the Hessian is a matrix; otherwise only its diagonal is known.
+        matrices: how many of the parameters are matrices.
+        folded: whether the log-density bends upwards somewhere, as that of a network does.
     """
 
     rows: int
@@ -74,6 +81,8 @@ class Measured(NamedTuple):
     noise: float | None = None
     bend: float = 0.0
     square: bool = True
+    matrices: int = 0
+    folded: bool | None = None
 
     @property
     def near(self) -> bool:
@@ -85,7 +94,7 @@ class Plan(NamedTuple):
     """What an automatic run does.
 
     Attributes:
-        regime: ``"all data"`` or ``"minibatches"``.
+        regime: ``"all data"``, ``"minibatches"``, or ``"predictions"`` for a network.
         sampler: its name.
         options: of the sampler.
         step_size: ε; where the search begins for a sampler that adapts it.
@@ -98,7 +107,7 @@ class Plan(NamedTuple):
         hasty: whether a longer run follows, unless the draws are good or that would take too long.
     """
 
-    regime: Literal["all data", "minibatches"]
+    regime: Literal["all data", "minibatches", "predictions"]
     sampler: str
     options: Record
     step_size: float
@@ -115,6 +124,11 @@ def decide(facts: Measured) -> Plan | Missing:
     """The plan, or the fact that is needed to make one."""
     what = f"{facts.rows:,} rows, {facts.dimension:,} parameters" if facts.rows else f"{facts.dimension:,} parameters"
     asked = facts.batch_size is not None
+    if facts.rows and facts.matrices >= MATRICES and facts.dimension > UNITS:
+        if facts.folded is None:
+            return "folded"
+        if facts.folded:
+            return on_predictions(facts, what)
     if not facts.rows or (facts.quick and not facts.streamed and not asked):
         few = f"{what}: all data at every step, because they are few enough"
         return on_all_data(few if facts.rows else what, facts)
@@ -219,6 +233,19 @@ def on_minibatches(facts: Measured, what: str, slow: str) -> Plan:
     return Plan("minibatches", "ensemble_hamcmc", options, step, size, ENSEMBLES, warmup, thin, reason)
 
 
+def on_predictions(facts: Measured, what: str) -> Plan:
+    """SGHMC from several trained networks, with a step size that rows which are held out choose."""
+    size = min(facts.batch_size or NETWORK_BATCH, facts.rows)
+    reason = (
+        f"{what} in {facts.matrices} matrices, and the log-density bends upwards as a network's does: parameters will "
+        f"not mix, so the run is made for predictions. SGHMC from {NETWORKS} networks, minibatches of {size:,} rows"
+    )
+    draws = max(20, min(NETWORK_DRAWS, STORED // (NETWORKS * facts.dimension)))
+    options: dict[str, Any] = {"friction": FRICTION}
+    lengths = {"warmup": NETWORK_WARMUP, "thin": NETWORK_THIN, "num_samples": draws}
+    return Plan("predictions", "sghmc", options, 1.0, size, NETWORKS, reason=reason, **lengths)
+
+
 def longer(plan: Plan, word: str, short: float, seconds: float) -> Plan | None:
     """The plan of a longer run, or None where this one is good, or time is not what it lacks.
 
@@ -229,7 +256,7 @@ def longer(plan: Plan, word: str, short: float, seconds: float) -> Plan | None:
         short: how many times as many draws are wanted. Beyond HOPELESS more of the same are of no use.
         seconds: that its iterations took, warm-up included. The longer run is to take no more than AFFORDABLE.
     """
-    if word == "good" and (not plan.hasty or short <= PLENTY):
+    if plan.regime == "predictions" or (word == "good" and (not plan.hasty or short <= PLENTY)):
         return None
     lacked = "had few effective draws" if word == "good" else f"was {word}"
     wanted = 2 ** math.ceil(math.log2(short)) if 1 < short <= HOPELESS else 1

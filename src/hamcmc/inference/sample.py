@@ -150,7 +150,11 @@ def sample(
         if prepared.search is None:  # otherwise the plan is not complete
             say_plan(prepared.plan, progress)
         posterior, sampler, options = prepared.posterior, prepared.plan.sampler, prepared.plan.options
-        init, ensembles, batch_size = Positions(prepared.starts), prepared.plan.ensembles, prepared.plan.batch_size
+        init, batch_size = Positions(prepared.starts), prepared.plan.batch_size
+        if prepared.sampler.replicas > 1:
+            ensembles = prepared.plan.ensembles
+        else:
+            chains, ensembles = prepared.plan.ensembles, None
         count = prepared.plan.num_samples if num_samples is None else count
         thin, step_size = thin * prepared.plan.thin, prepared.plan.step_size if step_size == "auto" else step_size
     init = init_of(posterior, init)

@@ -24,7 +24,7 @@ from hamcmc.factorization.problem import Problem, Request, pose
 from hamcmc.factorization.program import FactorizationProgram
 from hamcmc.factorization.ratings import Ratings
 from hamcmc.paper.factorizing import Method, sampler_options
-from hamcmc.store.errors import Interrupted
+from hamcmc.store.errors import Interrupted, RunError
 from hamcmc.store.files import write_atomically
 
 
@@ -89,9 +89,12 @@ def perform(folder: Path, processes: int, tasks: list[Record], keep: Callable[[s
     """
     (folder / "tasks.json").write_text(json.dumps(tasks))
     try:
-        launch.launch(folder, processes, module="hamcmc.paper.processes")
+        launch.launch(folder, processes, module="hamcmc.paper.processes", restarts=1)
     except Interrupted as stop:
         raise Interrupted("stopped, finished runs are kept: the same command continues", stop.signal) from None
+    except launch.Died as error:
+        who = str(error).partition(";")[0]
+        raise RunError(f"{who}; finished runs are kept: the same command continues") from None
     finally:
         for task in tasks:
             file = _result(folder, task["name"])
@@ -116,6 +119,8 @@ def _result(folder: Path, name: str) -> Path:
 def work(folder: Path) -> None:
     """Do all tasks, together with the other processes. The first one writes."""
     for task in json.loads((folder / "tasks.json").read_text()):
+        if _result(folder, task["name"]).exists():  # before a restart
+            continue
         program = FactorizationProgram(task["settings"], *partition.load(folder / task["ratings"]))
         found = curve(program) if task["kind"] == "curve" else times(program, task["steps"], task["repeats"])
         if jax.process_index() == 0:

@@ -3,6 +3,7 @@
 A likelihood enters by its mean over a minibatch, and :func:`~hamcmc.target.protocol.unbiased` gives it the weight N.
 """
 
+import copy
 import hashlib
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -15,6 +16,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import keystr, tree_leaves_with_path
 
+from hamcmc import _check
 from hamcmc._compile import jit, may_block, put
 from hamcmc._types import Facts, PyTree
 from hamcmc.target import disk, frozen
@@ -45,6 +47,8 @@ class Posterior(Target):
         sampled: which part of `init` is sampled, if not all of it: names of leaves or branches, such as
             ``["layers.2"]``, or a function of name and leaf. The rest is frozen at its value in `init`.
         batched: `log_likelihood` takes many rows at once, and returns a number for each of them.
+        temperature: T of the density p(θ|x)^(1/T), by which log-prior and log-likelihood are divided. Below 1 the
+            posterior is colder, as it is often used for networks. Predictions and their scores do not divide by T.
 
     Samplers see *unconstrained* positions (:meth:`unconstrain`); `log_prior` and `log_likelihood` see parameters.
 
@@ -72,18 +76,22 @@ class Posterior(Target):
         init: PyTree | Callable[[Array], PyTree] | None = None,
         sampled: frozen.Choice | None = None,
         batched: bool = False,
+        temperature: float = 1.0,
     ):
         if (log_likelihood is None) != (data is None):
             raise ValueError("log_likelihood and data belong together: give both or neither")
         self.log_prior = log_prior
         self.log_likelihood = log_likelihood
         self.support, self.batched = support, bool(batched)
+        self.temperature = _check.positive("temperature", temperature)
         self._sampled, self._rest, self._structure = sampled, None, None
         if init is not None:
             self._know(init)
             self.init = self.of_whole(init)
         elif sampled is not None:
             raise ValueError("sampled needs init, which has the parameters that are not sampled")
+        if self.temperature != 1:
+            self._cool()
         self.data, self.size = _checked(data)
         self.mirror = self._fold if any(s.mirror for s in _leaves(support)) else None
         self.streamed = any(isinstance(x, np.memmap) for x in jax.tree.leaves(self.data))
@@ -183,6 +191,10 @@ class Posterior(Target):
             return self.log_likelihood(parameters, rows)
         return jax.vmap(self._log_likelihood, (None, 0))(parameters, rows)
 
+    def log_predictive(self, parameters: PyTree, rows: PyTree) -> Array:
+        """log p(x_i|θ) of each of many rows, (n,), whatever the temperature of the posterior."""
+        return self.temperature * self.log_likelihoods(parameters, rows)
+
     def _log_likelihood(self, parameters: PyTree, datum: PyTree) -> Array:
         """log p(x_i|θ) of a single row."""
         if self.log_likelihood is None:
@@ -262,6 +274,22 @@ class Posterior(Target):
             return log_likelihood(self.whole(parameters), datum)  # type: ignore[misc]
 
         self.log_prior, self.log_likelihood = prior, None if log_likelihood is None else likelihood
+
+    def _cool(self) -> None:
+        """Divide log-prior and log-likelihood by the temperature."""
+        log_prior, log_likelihood = self.log_prior, self.log_likelihood
+        self.log_prior = lambda parameters: log_prior(parameters) / self.temperature
+        if log_likelihood is not None:
+            self.log_likelihood = lambda parameters, datum: log_likelihood(parameters, datum) / self.temperature
+
+    def on(self, data: PyTree) -> "Posterior":
+        """The same model with other data in memory."""
+        other = copy.copy(self)
+        for program in ("_prior_value_and_grad", "_mean_value_and_grad"):
+            vars(other).pop(program, None)  # these would see the old data
+        other.data, other.size = _checked(data)
+        other.streamed = False
+        return other
 
     # --- identity ---
 

@@ -1,0 +1,155 @@
+"""How good predictions are on rows that the model has not seen: likelihood, calibration, coverage, and LOO."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hamcmc import _check
+from hamcmc.diagnostics import gradients
+from hamcmc.diagnostics.agreement import row_likelihoods, some_rows
+from hamcmc.diagnostics.ess import arviz
+from hamcmc.diagnostics.predictions import at_times
+from hamcmc.store.result import StoredRun
+from hamcmc.target.posterior import Posterior
+
+BINS = 15  # of confidence, for the calibration error
+LEVELS = (0.5, 0.9, 0.99)
+UNRELIABLE = 0.7  # a Pareto k above which leaving a row out cannot be done by weights
+
+
+class Classification(NamedTuple):
+    """Scores of predicted probabilities.
+
+    Attributes:
+        accuracy: the share of rows whose most probable class is right.
+        nll: minus the mean log-probability of the right class, in nats.
+        brier: the mean squared distance of the probabilities from what happened.
+        calibration_error: the mean difference of confidence and accuracy, over bins of confidence.
+        entropy: the mean entropy of the predictions, in nats; it should be larger on rows of another kind.
+    """
+
+    accuracy: float
+    nll: float
+    brier: float
+    calibration_error: float
+    entropy: float
+
+
+class Regression(NamedTuple):
+    """Scores of predicted distributions.
+
+    Attributes:
+        rmse: of the mean.
+        nll: minus the mean log-density of what was observed, in nats.
+        coverage: level → the share of rows inside the central interval of that probability.
+    """
+
+    rmse: float
+    nll: float
+    coverage: dict[float, float]
+
+
+class Loo(NamedTuple):
+    """Expected log-density of a new row, by leaving each of some rows out.
+
+    Attributes:
+        elpd: the sum over all rows, estimated.
+        se: its standard error, for other data of the same kind.
+        subsampling_se: the part that comes from looking at some rows only; 0 if all were.
+        rows: how many rows were left out, one at a time.
+        unreliable: the share of them with a Pareto k above 0.7.
+    """
+
+    elpd: float
+    se: float
+    subsampling_se: float
+    rows: int
+    unreliable: float
+
+
+def classification(probabilities: Any, labels: Any) -> Classification:
+    """Score probabilities (row, class) against the classes that were observed.
+
+    For example ``classification(result.predict(probabilities, x).mean, y)``: the mean over draws is the prediction.
+    """
+    p, y = np.asarray(probabilities, np.float64), np.asarray(labels)
+    if p.ndim != 2 or len(p) != len(y) or y.ndim != 1:
+        raise ValueError(f"probabilities must be (row, class) with a label for each row, got {p.shape} and {y.shape}")
+    if y.dtype.kind not in "iub" or (y < 0).any() or (y >= p.shape[1]).any():
+        raise ValueError(f"labels must be whole numbers from 0 to {p.shape[1] - 1}")
+    if (p < 0).any() or not np.allclose(p.sum(1), 1, atol=1e-3):
+        raise ValueError("probabilities must not be negative and must sum to 1 in each row")
+    rows = np.arange(len(y))
+    right, sure = p.argmax(1) == y, p.max(1)
+    place = np.minimum((sure * BINS).astype(int), BINS - 1)
+    count = np.bincount(place, minlength=BINS)
+    gaps = np.abs(np.bincount(place, sure - right, minlength=BINS))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = -np.where(p > 0, p * np.log(p), 0.0).sum(1)
+        nll = -np.log(p[rows, y]).mean()
+    brier = ((p - np.eye(p.shape[1])[y]) ** 2).sum(1).mean()
+    return Classification(*(float(v) for v in (right.mean(), nll, brier, gaps.sum() / count.sum(), entropy.mean())))
+
+
+def regression(draws: Any, observed: Any, noise: Any) -> Regression:
+    """Score draws (draw, row) of the mean of each row, with normal noise around it, against what was observed.
+
+    Args:
+        draws: such as ``result.predict(network, x).draws``.
+        observed: a number for each row.
+        noise: the standard deviation of the noise: a number, or one for each draw.
+    """
+    x, y = np.asarray(draws, np.float64), np.asarray(observed, np.float64)
+    if x.ndim != 2 or y.shape != x.shape[1:]:
+        raise ValueError(f"draws must be (draw, row) with a number observed for each row, got {x.shape} and {y.shape}")
+    sd = np.asarray(noise, np.float64)
+    if sd.shape not in ((), (len(x),)) or not (sd > 0).all():
+        raise ValueError("noise must be a positive number, or one for each draw")
+    from scipy import special  # it takes a while to import
+
+    sd = np.broadcast_to(sd, (len(x),))[:, None]
+    z = (y - x) / sd
+    log_density = -0.5 * z**2 - np.log(sd) - 0.5 * np.log(2 * np.pi)
+    nll = -(special.logsumexp(log_density, 0) - np.log(len(x))).mean()
+    below = special.ndtr(z).mean(0)  # the predictive distribution function at what was observed
+    coverage = {level: float((np.abs(below - 0.5) <= level / 2).mean()) for level in LEVELS}
+    return Regression(float(np.sqrt(np.mean((x.mean(0) - y) ** 2))), float(nll), coverage)
+
+
+def loo(result: StoredRun, posterior: Posterior, *, rows: int = 1000, draws: int = 1000, seed: int = 0) -> Loo:
+    """Leave-one-out cross-validation by Pareto-smoothed importance sampling, on a random part of many rows.
+
+    Args:
+        result: a run.
+        posterior: its posterior.
+        rows: the most rows to leave out, one at a time. All others are estimated by their mean.
+        draws: the most draws to use.
+        seed: chooses the rows.
+
+    References:
+        Vehtari, Gelman and Gabry, Practical Bayesian model evaluation using leave-one-out cross-validation and WAIC,
+        2017. Magnusson et al., Bayesian leave-one-out cross-validation for large data, 2019.
+    """
+    posterior = gradients.plain(posterior)
+    if posterior.size == 0:
+        raise ValueError("leaving rows out needs data: this posterior has no log_likelihood")
+    count = min(_check.at_least("rows", rows, 10), posterior.size)
+    when = at_times(
+        np.asarray(result.weights, np.float64), -(-_check.at_least("draws", draws, 100) // result.settings["chains"])
+    )
+    leaves = {n: result.read_at(f"posterior/{n}", np.unique(when)) for n in result.shapes}
+    x = row_likelihoods(posterior, leaves, some_rows(posterior, count, seed))
+    flat = x.reshape(-1, x.shape[2])
+    from scipy import special
+
+    weights, k = arviz().psislw(-flat.T)
+    each = special.logsumexp(np.asarray(weights) + flat.T, axis=1)
+    total, sd = posterior.size, float(each.std(ddof=1))
+    left = np.sqrt(max(0.0, 1 - count / total)) * total * sd / np.sqrt(count)
+    return Loo(
+        float(total * each.mean()),
+        float(np.hypot(np.sqrt(total) * sd, left)),
+        float(left),
+        count,
+        float(np.mean(np.asarray(k) > UNRELIABLE)),
+    )

@@ -1,0 +1,328 @@
+"""Automatic runs on networks, where predictions matter and parameters mean nothing by themselves.
+
+The posterior of a network has modes that no chain can travel between, and more parameters than a metric can be learned
+for. Such a run is therefore judged by what it predicts. A tenth of the rows is held out, and on the others
+
+1. several networks are trained by Adam: the given one, and some that are drawn anew;
+2. scales are taken from the curvature of the prior and from the mean squares of the last gradients, which estimate
+   the likelihood's;
+3. SGHMC runs from all networks with three step sizes, as shares of the largest that the steepest direction allows, and
+   the one whose draws predict the held-out rows best is taken.
+
+The run itself then goes on from there on all rows.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array, lax
+from jax.flatten_util import ravel_pytree
+
+from hamcmc import samplers
+from hamcmc._compile import jit
+from hamcmc._types import PyTree, Record
+from hamcmc.inference.plan import FRICTION
+from hamcmc.target import minibatch
+from hamcmc.target.landscape import in_memory
+from hamcmc.target.posterior import Posterior
+from hamcmc.target.whitened import Whitened
+
+HELD, FEWEST_HELD, MOST_HELD = 0.1, 20, 2000  # share of the rows that is held out, and limits of their number
+EPOCHS, LEAST_STEPS, MOST_STEPS = 30, 2000, 20_000  # of training
+RATE = 2e-3  # of Adam at the beginning; it falls to 0
+LAST = 0.005  # the weight of the last minibatch in what is remembered of training
+TRIAL, BETWEEN = 600, 20  # steps with each step size, and from one prediction to the next
+SHARES = (0.05, 0.2, 0.8)  # ε times the largest curvature
+LOOKED_AT = 2048  # rows on which curvatures are measured
+POWERS = 20  # steps of the power iteration
+LANCZOS = 16
+FOLDED = 0.01  # a negative curvature counts from this share of the largest one on
+FLATTEST = 1e-6  # the smallest precision, as a share of the largest
+BETTER = 0.1  # nats per row that a given network has to be better than one trained here, to be the start of all chains
+
+Tell = Callable[[str], None]
+
+
+class Scores(NamedTuple):
+    """Mean log-densities of rows that were held out.
+
+    Attributes:
+        single: of the trained networks, one by one.
+        together: of their average.
+        sampled: of the average over draws.
+    """
+
+    single: float
+    together: float
+    sampled: float
+
+
+class Found(NamedTuple):
+    """What a run on a network needs.
+
+    Attributes:
+        step_size: ε, in the coordinates of `root`.
+        root: (D,), the scale of each parameter.
+        starts: (chain, D), in units of these scales.
+        scores: on rows that were held out.
+        given: whether all chains start from the network that was given.
+        gradients: gradients on all data that the search was worth.
+    """
+
+    step_size: float
+    root: np.ndarray
+    starts: np.ndarray
+    scores: Scores
+    given: bool
+    gradients: float
+
+
+def weight_matrices(position: PyTree) -> int:
+    """How many matrices, or larger arrays, the parameters have. A network has two or more."""
+    return sum(jnp.ndim(x) >= 2 for x in jax.tree.leaves(position))
+
+
+def folded(posterior: Posterior, like: PyTree, seed: int) -> bool:
+    """Whether the log-density bends upwards somewhere around parameters that are drawn anew.
+
+    A network's does, because its units can be exchanged. That of a regression with two matrices does not.
+    """
+    flat = _flat_view(posterior, like)
+    rows = _some(in_memory(posterior, seed), LOOKED_AT)
+    at = ravel_pytree(drawn_anew(like, np.random.default_rng(seed)))[0]
+
+    @jit
+    def curvatures(x: Array, rows: PyTree) -> Array:
+        """Ritz values of −∇² log p."""
+
+        def turn(k: Array, carry: tuple) -> tuple:
+            basis, images, v = carry
+            for _ in range(2):
+                v = v - (basis @ v) @ basis
+            v = v / jnp.linalg.norm(v)
+            image = _curved(flat, x, v, rows)
+            return basis.at[k].set(v), images.at[k].set(image), image
+
+        empty = jnp.zeros((min(LANCZOS, x.size), x.size), x.dtype)
+        first = jax.random.normal(jax.random.key(seed), x.shape, x.dtype)
+        basis, images, _ = lax.fori_loop(0, len(empty), turn, (empty, empty, first))
+        projected = basis @ images.T
+        return jnp.linalg.eigvalsh((projected + projected.T) / 2)
+
+    values = np.asarray(curvatures(at, rows))
+    return bool(values[0] < -FOLDED * np.abs(values).max())
+
+
+def search(posterior: Posterior, like: PyTree, chains: int, batch_size: int, seed: int, tell: Tell) -> Found:
+    """Train, find scales, and choose ε by predictions of rows that are held out.
+
+    Args:
+        posterior: of the network's parameters.
+        like: the given position, unconstrained.
+        chains: how many networks.
+        batch_size: rows of a minibatch.
+        seed: everything random follows from it.
+        tell: called with what is being done.
+    """
+    rng = np.random.default_rng(seed)
+    training, held = divided(in_memory(posterior, seed), rng)
+    known = posterior.on(training)
+    size = min(batch_size, known.size)
+    flat = _flat_view(known, like)
+    given = ravel_pytree(like)[0]
+    redrawn = [ravel_pytree(drawn_anew(like, rng))[0] for _ in range(chains)]
+    blank = all(float(jnp.std(x)) == 0 for x in jax.tree.leaves(like) if jnp.ndim(x) >= 2)
+    starts = jnp.stack([redrawn[0] if blank else given, *redrawn[1:]])
+    keys = jax.random.split(jax.random.key(seed), 3)
+
+    tell("training networks")
+    steps = int(np.clip(EPOCHS * known.size // size, LEAST_STEPS, MOST_STEPS))
+    trained, squares, values = trainer(flat, size, steps)(starts, known.data, keys[0])
+    trained, kept = _from_given(flat, given, blank, trained, np.asarray(values), known, size)
+    precision = prior_curvature(flat, trained[0], seed) + known.size * size * jnp.mean(squares, 0)
+    precision = jnp.maximum(precision, FLATTEST * jnp.max(precision))
+    root = 1 / jnp.sqrt(precision)
+
+    white = Whitened(known, like, np.zeros(given.size), np.asarray(root))
+    looked_at = _some(known.data, LOOKED_AT)
+    steepest = jit(lambda z, rows: jnp.max(jax.vmap(lambda x: largest_curvature(white, x, rows, seed))(z)))
+    trial = tried(white, size)
+    z = trained * jnp.sqrt(precision)
+    before = jax.vmap(lambda x: white.log_predictive(white.constrain(x), held))(z)
+    together = float(jnp.mean(jax.nn.logsumexp(before, 0) - jnp.log(chains)))
+
+    tell("trying step sizes")
+    best, found = -np.inf, None
+    limit = float(steepest(z, looked_at))
+    for number, share in enumerate(SHARES):
+        epsilon = share / limit
+        ends, score = trial(z, epsilon, known.data, held, jax.random.fold_in(keys[1], number))
+        score = float(score) if bool(jnp.isfinite(ends).all()) else -np.inf
+        if score > best or found is None:
+            best, found = score, (epsilon, ends)
+        if number == 0 and np.isfinite(score):  # from here on draws are typical, and so is their curvature
+            z, limit = ends, float(steepest(ends, looked_at))
+    assert found is not None
+    epsilon, ends = found
+    if not np.isfinite(best):
+        raise ValueError(
+            "SGHMC left the finite numbers with every step size from the trained networks: "
+            "look at log_prior and log_likelihood, or sample a part of the network with sampled=[…]"
+        )
+    work = (steps + len(SHARES) * TRIAL) * chains * size / posterior.size
+    scores = Scores(float(jnp.mean(before)), together, best)
+    return Found(epsilon, np.asarray(root, np.float64), np.asarray(ends), scores, kept, work)
+
+
+def divided(data: PyTree, rng: np.random.Generator) -> tuple[PyTree, PyTree]:
+    """Rows to train on, and rows that are held out."""
+    size = len(jax.tree.leaves(data)[0])
+    held = int(np.clip(round(HELD * size), FEWEST_HELD, MOST_HELD))
+    if held > size // 2:
+        raise ValueError(f"{size} rows are too few to hold {FEWEST_HELD} of them out: give sampler= and step_size=")
+    order = rng.permutation(size)
+
+    def at(rows: np.ndarray) -> PyTree:
+        """Some of the rows."""
+        return jax.tree.map(lambda x: jnp.asarray(x)[rows], data)
+
+    return at(np.sort(order[held:])), at(np.sort(order[:held]))
+
+
+def drawn_anew(like: PyTree, rng: np.random.Generator) -> PyTree:
+    """Parameters with the means and standard deviations of the given ones, leaf by leaf.
+
+    A matrix that is constant, as zeros are, is drawn with a standard deviation of one over the root of its longer side.
+    """
+
+    def one(x: Array) -> Array:
+        """A leaf like another one."""
+        x = np.asarray(x)
+        sd = float(x.std())
+        if sd == 0 and x.ndim >= 2:
+            sd = 1 / np.sqrt(max(x.shape))
+        return jnp.asarray(x.mean() + sd * rng.standard_normal(x.shape), x.dtype) if sd else jnp.asarray(x)
+
+    return jax.tree.map(one, like)
+
+
+def trainer(flat: Posterior, size: int, steps: int) -> Callable[..., tuple[Array, Array, Array]]:
+    """Build ``train(starts, data, key)``: Adam on minibatches for each start, side by side.
+
+    It returns positions (chain, D), mean squares of the gradient of −log p / N, and log p / N, both over the last
+    minibatches.
+    """
+    optimizer = optax.adam(optax.cosine_decay_schedule(RATE, steps))
+    length = flat.size
+
+    @jit
+    def train(starts: Array, data: PyTree, key: Array) -> tuple[Array, Array, Array]:
+        def one(x: Array, key: Array) -> tuple[Array, Array, Array]:
+            """One network."""
+
+            def turn(t: Array, carry: tuple) -> tuple:
+                x, state, squares, mean = carry
+                rows = minibatch.gather(data, minibatch.draw(key, t, length, size, True))
+                value, g = jax.value_and_grad(lambda x: -flat.log_density(x, rows) / length)(x)
+                updates, state = optimizer.update(g, state, x)
+                squares, mean = squares + LAST * (g * g - squares), mean + LAST * (value - mean)
+                return optax.apply_updates(x, updates), state, squares, mean
+
+            carry = x, optimizer.init(x), jnp.zeros_like(x), jnp.zeros((), x.dtype)
+            x, _, squares, mean = lax.fori_loop(0, steps, turn, carry)
+            return x, squares, -mean
+
+        return jax.vmap(one)(starts, jax.random.split(key, len(starts)))
+
+    return train
+
+
+def _from_given(
+    flat: Posterior, given: Array, blank: bool, trained: Array, values: np.ndarray, known: Posterior, size: int
+) -> tuple[Array, bool]:
+    """The networks to begin with: all of them as given, if training here came nowhere near."""
+    if blank:
+        return trained, False
+    rows = _some(known.data, LOOKED_AT)
+    own = float(jit(lambda x, rows: flat.log_density(x, rows) / known.size)(given, rows))
+    if own > values[1:].max(initial=-np.inf) + BETTER:
+        return jnp.broadcast_to(given, trained.shape), True
+    return trained, False
+
+
+def prior_curvature(flat: Posterior, x: Array, seed: int) -> Array:
+    """|diagonal of −∇² log p(θ)|, exact for a prior under which parameters are independent."""
+    v = jax.random.rademacher(jax.random.key(seed), x.shape, x.dtype)
+    product = jit(lambda x, v: jax.jvp(jax.grad(flat._log_prior), (x,), (v,))[1])(x, v)
+    return jnp.abs(v * product)
+
+
+def largest_curvature(white: Posterior, z: Array, rows: PyTree, seed: int) -> Array:
+    """The largest eigenvalue of −∇² log p at z, by the power iteration."""
+
+    def turn(_: Array, v: Array) -> Array:
+        image = _curved(white, z, v, rows)
+        return image / jnp.linalg.norm(image)
+
+    v = jax.random.normal(jax.random.key(seed), z.shape, z.dtype)
+    v = lax.fori_loop(0, POWERS, turn, v / jnp.linalg.norm(v))
+    return jnp.linalg.norm(_curved(white, z, v, rows))
+
+
+def tried(white: Posterior, size: int) -> Callable[..., tuple[Array, Array]]:
+    """Build ``trial(starts, ε, data, held, key)``: where SGHMC ends, and the score of the second half of its way."""
+    sampler = samplers.build("sghmc", white, friction=FRICTION)
+    length, half = white.size, TRIAL // BETWEEN // 2
+
+    @jit
+    def trial(starts: Array, epsilon: Array, data: PyTree, held: PyTree, key: Array) -> tuple[Array, Array]:
+        def one(x: Array, key: Array) -> tuple[Array, Array]:
+            """One chain, and the sum over its predictions."""
+            count = len(jax.tree.leaves(held)[0])
+
+            def step(t: Array, state: Any) -> Any:
+                key_rows, key_step = jax.random.split(jax.random.fold_in(key, t))
+                rows = minibatch.gather(data, jax.random.randint(key_rows, (size,), 0, length))
+                return sampler.step(key_step, state, rows, epsilon)[0]
+
+            def turn(k: Array, carry: tuple) -> tuple:
+                state, total = carry
+                state = lax.fori_loop(k * BETWEEN, (k + 1) * BETWEEN, step, state)
+                each = white.log_predictive(white.constrain(state.position), held)
+                return state, jnp.where(k >= half, jnp.logaddexp(total, each), total)
+
+            empty = jnp.full(count, -jnp.inf, x.dtype)
+            state, total = lax.fori_loop(0, 2 * half, turn, (sampler.init(x), empty))
+            return state.position, total - jnp.log(half)
+
+        ends, scores = jax.vmap(one)(starts, jax.random.split(key, len(starts)))
+        return ends, jnp.mean(jax.nn.logsumexp(scores, 0) - jnp.log(len(starts)))
+
+    return trial
+
+
+def account(found: Found) -> Record:
+    """What was found, for the record."""
+    return {"gradients": found.gradients, "held_out": found.scores._asdict(), "from_given": found.given}
+
+
+def _flat_view(posterior: Posterior, like: PyTree) -> Posterior:
+    """The posterior of a flat vector."""
+    dimension = ravel_pytree(like)[0].size
+    return Whitened(posterior, copy.copy(like), np.zeros(dimension), np.ones(dimension))
+
+
+def _curved(posterior: Posterior, x: Array, v: Array, rows: PyTree) -> Array:
+    """−∇² log p(x) v."""
+    return -jax.jvp(lambda x: posterior.grad(x, rows), (x,), (v,))[1]
+
+
+def _some(data: PyTree, count: int) -> PyTree:
+    """So many rows, evenly spaced."""
+    length = len(jax.tree.leaves(data)[0])
+    return jax.tree.map(lambda x: jnp.asarray(x[:: max(1, -(-length // count))]), data)

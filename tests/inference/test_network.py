@@ -1,0 +1,226 @@
+"""Automatic runs on networks: starts, scales and the step size, and what the verdict says of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import hamcmc
+from hamcmc.inference import auto, network
+from hamcmc.inference.plan import Measured, decide
+from hamcmc.target.whitened import Whitened
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-2, 2, (240, 1)).astype(np.float32)
+Y = (np.sin(2 * X[:, 0]) + 0.1 * RNG.standard_normal(240)).astype(np.float32)
+
+
+def net(w, x):
+    for k in range(2):
+        x = jnp.tanh(x @ w[f"W{k}"] + w[f"b{k}"])
+    return (x @ w["W2"])[..., 0]
+
+
+def log_prior(w):
+    return -0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(w))
+
+
+def log_likelihood(w, rows):
+    x, y = rows
+    return -0.5 * ((y - net(w, x)) / 0.1) ** 2 - jnp.log(0.1) - 0.5 * jnp.log(2 * jnp.pi)
+
+
+def start(width=20, seed=0):
+    rng = np.random.default_rng(seed)
+    draw = lambda *shape: (rng.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32)
+    weights = {"W0": draw(1, width), "W1": draw(width, width), "W2": draw(width, 1)}
+    return weights | {"b0": np.zeros(width, np.float32), "b1": np.zeros(width, np.float32)}
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    return hamcmc.Posterior(log_prior, log_likelihood, (X, Y), init=start(), batched=True)
+
+
+@pytest.fixture(scope="module")
+def run(posterior, tmp_path_factory):
+    """An automatic run, what it said, and where it is."""
+    said, path = [], tmp_path_factory.mktemp("network") / "run"
+    return hamcmc.sample(posterior, out=path, progress=said.append), said, path
+
+
+def linear(sd=(1.0, 1.0, 1.0)):
+    """A linear regression, of which everything is known."""
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((300, 3)).astype(np.float32)
+    y = (x @ np.array([1.0, -1.0, 0.5]) + 0.5 * rng.standard_normal(300)).astype(np.float32)
+    scale = jnp.asarray(sd, jnp.float32)
+    likelihood = lambda w, rows: -0.5 * ((rows[1] - rows[0] @ w) / 0.5) ** 2
+    model = hamcmc.Posterior(
+        lambda w: -0.5 * jnp.sum((w / scale) ** 2), likelihood, (x, y), init=np.zeros(3, np.float32), batched=True
+    )
+    precision = x.astype(np.float64).T @ x / 0.25 + np.diag(np.asarray(scale, np.float64) ** -2)
+    return model, np.linalg.solve(precision, x.T @ y / 0.25), precision
+
+
+def test_a_network_is_known_by_its_curvature(posterior):
+    like = posterior.unconstrain(posterior.init)
+    assert network.weight_matrices(like) == 3
+    assert network.folded(posterior, like, 0)
+
+
+def test_a_regression_with_two_matrices_is_no_network():
+    x = np.random.default_rng(0).standard_normal((200, 12)).astype(np.float32)
+    likelihood = lambda w, rows: -0.5 * jnp.sum((rows @ w["A"] - 1) ** 2 + (rows @ w["B"] + 1) ** 2, -1)
+    init = {"A": np.zeros((12, 20), np.float32), "B": np.zeros((12, 20), np.float32)}
+    flat = hamcmc.Posterior(log_prior, likelihood, x, init=init, batched=True)
+    assert network.weight_matrices(init) == 2
+    assert not network.folded(flat, init, 0)
+
+
+def test_rows_are_held_out_and_none_is_lost():
+    rows = {"i": np.arange(500), "x": np.arange(500.0)}
+    training, held = network.divided(rows, np.random.default_rng(0))
+    assert len(held["i"]) == 50
+    assert sorted([*np.asarray(training["i"]), *np.asarray(held["i"])]) == list(range(500))
+    assert np.array_equal(training["x"], training["i"])
+    with pytest.raises(ValueError, match="30 rows are too few to hold 20 of them out"):
+        network.divided({"x": np.arange(30.0)}, np.random.default_rng(0))
+
+
+def test_networks_are_drawn_anew_like_the_given_one():
+    like = {"W": np.zeros((40, 30)), "V": 3 + 0.1 * RNG.standard_normal((50, 50)), "b": np.full(7, 2.0)}
+    like = {n: x.astype(np.float32) for n, x in like.items()}
+    new = network.drawn_anew(like, np.random.default_rng(0))
+    assert np.std(new["W"]) == pytest.approx(1 / np.sqrt(40), rel=0.1)
+    assert (np.mean(new["V"]), np.std(new["V"])) == (pytest.approx(3, abs=0.01), pytest.approx(0.1, rel=0.1))
+    assert np.abs(np.corrcoef(np.ravel(new["V"]), np.ravel(like["V"]))[0, 1]) < 0.1
+    assert np.array_equal(new["b"], like["b"])  # as the scales of a normalization
+
+
+def test_the_prior_s_curvature_is_exact_for_independent_parameters():
+    model, _, _ = linear(sd=(0.1, 1.0, 10.0))
+    assert np.allclose(network.prior_curvature(model, jnp.zeros(3), 0), [100.0, 1.0, 0.01])
+
+
+def test_the_largest_curvature_is_found():
+    model, _, precision = linear()
+    white = Whitened(model, jnp.zeros(3), np.zeros(3), np.ones(3))
+    found = network.largest_curvature(white, jnp.zeros(3), model.data, 0)
+    assert float(found) == pytest.approx(np.linalg.eigvalsh(precision)[-1], rel=0.1)
+
+
+def test_training_comes_to_the_mode():
+    model, mode, _ = linear()
+    flat = Whitened(model, jnp.zeros(3), np.zeros(3), np.ones(3))
+    train = network.trainer(flat, 100, 4000)
+    ends, squares, values = train(jnp.zeros((2, 3)), model.data, jax.random.key(0))
+    assert np.allclose(ends, mode, atol=0.02)
+    at_mode = float(model.log_density(jnp.asarray(mode, jnp.float32), model.data)) / 300
+    assert np.allclose(values, at_mode, atol=0.1)
+    # The mean squares of the gradient of −log p / N say what the curvature is: N n E[ḡ²] is near N E[∇²].
+    fisher = 300 * 100 * np.mean(squares, 0)
+    assert np.allclose(fisher, 300 / 0.25, rtol=0.4)
+
+
+def test_the_run_samples_the_posterior():
+    model, mean, precision = linear()
+    plan = decide(Measured(300, 46_090, False, 550, 32, False, matrices=3, folded=True))
+    ready = auto.for_predictions(model, jnp.zeros(3), plan._replace(batch_size=300), 0, None, 0.0)
+    found = hamcmc.sample(
+        ready.posterior,
+        ready.plan.sampler,
+        lambda key: model.constrain(jnp.asarray(mean, jnp.float32)),
+        step_size=ready.plan.step_size,
+        warmup=500,
+        num_samples=4000,
+        chains=4,
+        progress=False,
+        **ready.plan.options,
+    )
+    sd = np.sqrt(np.diag(np.linalg.inv(precision)))
+    x = found.posterior["theta"]
+    few = found.summary()["ess_bulk"]
+    assert (np.abs(x.mean((0, 1)) - mean) < 5 * sd / np.sqrt(few)).all()
+    assert np.allclose(x.std((0, 1)), sd, rtol=5 / np.sqrt(2 * np.min(few)) + 0.02)
+
+
+def test_the_automatic_run_says_what_it_does_and_predicts(run, posterior):
+    result, said, _ = run
+    plan = result.settings["plan"]
+    assert (plan["regime"], plan["sampler"]) == ("predictions", "sghmc")
+    reasons = [s.note for s in said if s.phase == "plan"]
+    assert len(reasons) == 1
+    assert "made for predictions" in reasons[0]
+    assert {"training networks", "trying step sizes"} <= {s.phase for s in said}
+    held = plan["held_out"]
+    assert held["sampled"] > held["single"]  # many draws predict better than one network
+    new = np.linspace(-2, 2, 50, dtype=np.float32)[:, None]
+    found = result.predict(net, new)
+    assert np.sqrt(np.mean((found.mean - np.sin(2 * new[:, 0])) ** 2)) < 0.1
+    assert (found.sd > 0.005).all()
+
+
+def test_the_verdict_is_about_predictions_and_honest_about_parameters(run):
+    result, _, path = run
+    verdict = result.check()
+    assert verdict.word == "usable"
+    assert "predictions agree between 4 chains" in verdict.reason
+    assert "parameters of a network do not mix" in verdict.reasons[1]
+    assert "held out in tuning" in verdict.reasons[2]
+    assert "usable" in str(verdict)
+    assert hamcmc.Result.open(path).check() == verdict
+
+
+def test_chains_that_predict_differently_are_not_converged(run, posterior, monkeypatch):
+    result, _, _ = run
+    from hamcmc.diagnostics import agreement, verdict
+
+    honest = agreement.row_likelihoods
+    apart = lambda *args: honest(*args) + np.arange(4)[:, None, None]
+    monkeypatch.setattr(agreement, "row_likelihoods", apart)
+    found = verdict.check(result, posterior)
+    assert found.word == "not converged"
+    assert "predictions differ between 4 chains" in found.reason
+
+
+def test_an_interrupted_run_goes_on(posterior, run, tmp_path):
+    result, _, _ = run
+    whole = result.posterior["W2"]
+    seen = []
+
+    def stop(status):
+        seen.append(status)
+        if status.draws:
+            raise KeyboardInterrupt
+
+    with pytest.raises((hamcmc.Interrupted, KeyboardInterrupt)):
+        hamcmc.sample(posterior, out=tmp_path / "run", progress=stop, checkpoint_seconds=0.0)
+    again = hamcmc.resume(tmp_path / "run", posterior, progress=False)
+    assert again.settings["plan"]["regime"] == "predictions"
+    assert np.array_equal(again.posterior["W2"], whole)
+
+
+def test_a_network_that_was_trained_better_is_where_all_chains_start(posterior, monkeypatch):
+    like = posterior.unconstrain(posterior.init)
+    flat, _ = ravel_pytree(like)
+    ends = jnp.stack([flat, flat + 1])
+    kept, given = network._from_given(
+        network._flat_view(posterior, like), flat, False, ends, np.array([-1e6, -1e6]), posterior, 128
+    )
+    assert given
+    assert np.array_equal(kept, jnp.stack([flat, flat]))
+    kept, given = network._from_given(
+        network._flat_view(posterior, like), flat, False, ends, np.array([0.0, 1e6]), posterior, 128
+    )
+    assert not given
+    assert np.array_equal(kept, ends)
+
+
+def test_zeros_are_no_start_for_a_network_and_others_are_drawn():
+    zeros = jax.tree.map(np.zeros_like, start())
+    blank = hamcmc.Posterior(log_prior, log_likelihood, (X, Y), init=zeros, batched=True)
+    found = network.search(blank, blank.unconstrain(zeros), 2, 64, 0, lambda phase: None)
+    assert not found.given
+    assert found.scores.sampled > -0.5  # the mean of y alone gives about −24
