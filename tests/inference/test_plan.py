@@ -7,6 +7,7 @@ import pytest
 from hamcmc.inference.plan import (
     ADAPT,
     AFFORDABLE,
+    KEPT,
     LARGEST_BATCH,
     NOISE,
     Measured,
@@ -196,6 +197,21 @@ def test_a_first_run_is_followed_by_a_thorough_one(word, short, seconds, factor)
         assert (made.options["adapt"], made.hasty) == (ADAPT, False)
         assert ("few effective draws" in made.reason) == (word == "good")
         assert longer(made, word, 1.0, seconds * factor) is None
+
+
+@pytest.mark.parametrize(
+    ("numbers", "draws", "thin"), [(KEPT // 100, 8000, 1), (KEPT // 9, 2000, 4), (KEPT // 2 + 1, 250, 32), (0, 8000, 1)]
+)
+def test_a_longer_run_stores_all_draws_where_there_is_room(numbers, draws, thin):
+    plan = decide(MANY._replace(seconds=1e-4))
+    made = longer(plan, "usable", 30.0, 1.0, numbers)
+    assert (made.num_samples, made.thin) == (draws, thin)
+    said = "every iteration is stored, 8,000 draws" if thin == 1 else f"one iteration in {thin} is stored"
+    assert said in made.reason
+    again = longer(made, "usable", 2.0, 1.0, numbers * made.num_samples // 250)
+    assert again is None or again.num_samples * again.thin == 2 * made.num_samples * made.thin
+    minibatches = longer(decide(KNOWN), "usable", 3.0, 1.0, numbers)
+    assert minibatches.num_samples == decide(KNOWN).num_samples  # their thinning is part of the plan
 
 
 def test_who_says_how_many_gets_a_thorough_run_at_once():

@@ -115,7 +115,8 @@ def prepare(
         elif plan == "mode":
             tell(progress, "looking for the mode")
             passes, _ = prepared(posterior, begin, seed)
-            found = approximated(passes, like, seed=seed)
+            needed = facts.streamed or facts.batch_size is not None
+            found = approximated(passes, like, seed=seed, patient=needed)
             tell(progress, "looking for other modes")
             found = surveyed(passes, found, passes.flat(like), seed)
             square = found.precision.ndim == 2

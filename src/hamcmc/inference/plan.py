@@ -29,6 +29,7 @@ INDEPENDENT_WARMUP = 10  # iterations, after which each replica has moved
 ADAPT, DRAWS = 600, 1000  # the same in the run that follows where the first one was not good enough
 AFFORDABLE = 120.0  # seconds that a longer run may take
 PLENTY = 0.5  # of the draws are enough: then a first run that is good needs no other
+KEPT = 2**24  # numbers that all draws of a longer run may have, so that it stores what it draws
 MOST_LONGER = 64  # times as long as it was planned may a run become
 HOPELESS = 256.0  # times as many draws: beyond that, time is not what a run lacks
 SETTLING = 40  # iterations of warm-up, divided by ε
@@ -246,7 +247,7 @@ def on_predictions(facts: Measured, what: str) -> Plan:
     return Plan("predictions", "sghmc", options, 1.0, size, NETWORKS, reason=reason, **lengths)
 
 
-def longer(plan: Plan, word: str, short: float, seconds: float) -> Plan | None:
+def longer(plan: Plan, word: str, short: float, seconds: float, numbers: int = KEPT) -> Plan | None:
     """The plan of a longer run, or None where this one is good, or time is not what it lacks.
 
     Args:
@@ -255,26 +256,34 @@ def longer(plan: Plan, word: str, short: float, seconds: float) -> Plan | None:
             verdict on few draws is itself uncertain.
         short: how many times as many draws are wanted. Beyond HOPELESS more of the same are of no use.
         seconds: that its iterations took, warm-up included. The longer run is to take no more than AFFORDABLE.
+        numbers: that it stored: draws of all chains times parameters. Where so many times as many are still few, a
+            longer run on all data stores all of its draws.
     """
     if plan.regime == "predictions" or (word == "good" and (not plan.hasty or short <= PLENTY)):
         return None
     lacked = "had few effective draws" if word == "good" else f"was {word}"
     wanted = 2 ** math.ceil(math.log2(short)) if 1 < short <= HOPELESS else 1
     affordable = 2 ** math.floor(math.log2(max(AFFORDABLE / max(seconds, 1e-3), 1)))
+    room = 2 ** math.floor(math.log2(max(KEPT / max(numbers, 1), 1))) if plan.regime == "all data" else 1
+    warm = ""
     if plan.hasty:  # whatever is wrong, the warm-up may have been too short
         least = DRAWS // FIRST_DRAWS
         factor = min(MOST_LONGER, max(wanted, least), affordable)
         if factor < least:
             return None
-        why = f"ensemble_hmc with {ADAPT} iterations of warm-up, and one iteration in {factor * plan.thin} is stored"
+        warm = f"ensemble_hmc with {ADAPT} iterations of warm-up, and "
+        room = max(1, room * plan.num_samples // FIRST_DRAWS)
         plan = plan._replace(options=plan.options | {"adapt": ADAPT}, num_samples=FIRST_DRAWS, hasty=False)
         plan = plan._replace(sampler="ensemble_hmc", warmup=None)  # whatever the first run was
     else:
         factor = min(MOST_LONGER // plan.thin if plan.regime == "all data" else MOST_LONGER, wanted, affordable)
         if factor <= 1:
             return None
-        why = f"one iteration in {factor * plan.thin} is stored"
-    return plan._replace(thin=factor * plan.thin, reason=f"{plan.reason}; {why}, because a shorter run {lacked}")
+    stored = min(room, factor)
+    plan = plan._replace(thin=factor * plan.thin // stored, num_samples=stored * plan.num_samples)
+    every = f"one iteration in {plan.thin} is stored" if plan.thin > 1 else "every iteration is stored"
+    lengths = f", {plan.num_samples:,} draws of each replica" if stored > 1 else ""
+    return plan._replace(reason=f"{plan.reason}; {warm}{every}{lengths}, because a shorter run {lacked}")
 
 
 def duration(seconds: float) -> str:

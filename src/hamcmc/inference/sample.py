@@ -36,7 +36,7 @@ from hamcmc.inference.job import (
     storable,
     x64,
 )
-from hamcmc.inference.plan import DRAWS, FIRST_DRAWS, Plan, longer
+from hamcmc.inference.plan import DRAWS, FIRST_DRAWS, KEPT, Plan, longer
 from hamcmc.inference.program import SamplingProgram, compiled_ahead, continued
 from hamcmc.inference.progress import Progress, silent
 from hamcmc.inference.tune import tuned
@@ -202,7 +202,7 @@ def sample(
     if prepared is None or given_thin is not None:
         return found
     plan, runs = prepared.plan, 1
-    while runs < MOST_RUNS and (plan := longer_after(found, plan)) is not None:
+    while runs < MOST_RUNS and (plan := longer_after(found, plan, num_samples)) is not None:
         say_plan(plan, progress)
         made = samplers.build(plan.sampler, posterior, **plan.options)
         spent = sum(found.meta["costs"].values()) - found.meta["costs"]["mode"]
@@ -223,10 +223,11 @@ def begin(
         return run(job, directory, None, checkpoint_seconds, progress)
 
 
-def longer_after(found: Result, plan: Plan) -> Plan | None:
-    """The plan of a longer run, if a finished automatic one asks for it."""
+def longer_after(found: Result, plan: Plan, num_samples: int | None) -> Plan | None:
+    """The plan of a longer run, if a finished one asks for it. It stores no more draws than somebody asked for."""
     verdict, seconds = found.check(), found.meta["seconds"]
-    return longer(plan, verdict.word, verdict.short, seconds)
+    numbers = verdict.parameters * found.settings["chains"] * found.draws if num_samples is None else KEPT
+    return longer(plan, verdict.word, verdict.short, seconds, numbers)
 
 
 @displayed("sampling")

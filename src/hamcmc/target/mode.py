@@ -137,10 +137,14 @@ def approximated(
     iterations: int = 100,
     tolerance: float = 1e-3,
     dense: int = DENSE,
+    patient: bool = True,
 ) -> Laplace:
-    """What :func:`laplace` returns, from programs that are compiled and an unconstrained position to start from."""
+    """What :func:`laplace` returns, from programs that are compiled and an unconstrained position to start from.
+
+    Somebody who is not `patient` does not look for a mode on all data where a part of them has none.
+    """
     begin = time.perf_counter()
-    found = _search(passes, position, None, seed, iterations, tolerance, dense)
+    found = _search(passes, position, None, seed, iterations, tolerance, dense, patient)
     size = max(1, passes.posterior.size)
     if found.model is not None and found.hessian is not None:
         precision = -found.hessian.total
@@ -227,9 +231,16 @@ def _floating(x: Any) -> jax.Array:
 
 
 def _search(
-    passes: Passes, position: PyTree, rows: Any, seed: int, iterations: int, tolerance: float, dense: int
+    passes: Passes,
+    position: PyTree,
+    rows: Any,
+    seed: int,
+    iterations: int,
+    tolerance: float,
+    dense: int,
+    patient: bool = True,
 ) -> Found:
     _check.at_least("iterations", iterations, 1)
     _check.positive("tolerance", tolerance)
     search = Search(passes, position, tolerance=tolerance, iterations=iterations, seed=seed)
-    return search.run(rows, _check.at_least("dense", dense, 0))
+    return search.run(rows, _check.at_least("dense", dense, 0), patient)

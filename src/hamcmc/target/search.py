@@ -11,10 +11,8 @@ from hamcmc.target.hessian import diagonal, subsample
 from hamcmc.target.passes import Parts, Passes
 from hamcmc.target.posterior import name_of
 
-FIRST, PER_PARAMETER = (
-    2000,
-    10,
-)  # rows of the first part of the data: at least the one, and the other for each parameter
+FIRST, PER_PARAMETER = 2000, 10  # rows of the first part of the data: at least the one, the other for each parameter
+FEW, FEWER_STEPS = 300, 25  # parameters above which a hurried search has fewer Newton steps, and how many
 GROWTH = 8  # from one part of the data to the next; the last part is at most a half of the data
 RENEWED = 4.0  # gradients on all data that a better Hessian may cost before the steps on all data, at most
 EXACT = 2**13  # parameters up to which a diagonal is computed by basis vectors, beyond it by random ones
@@ -62,9 +60,13 @@ class Search:
         self.rng = np.random.default_rng(seed)
         self.start = passes.rounded(passes.flat(position))
 
-    def run(self, rows: np.ndarray | None, dense: int) -> Found:
-        """Search on all data, or on given rows in random order; with the Hessian up to `dense` parameters."""
-        return self._newton(rows) if self.passes.dimension <= dense else self._lbfgs(rows)
+    def run(self, rows: np.ndarray | None, dense: int, patient: bool = True) -> Found:
+        """Search on all data, or on given rows in random order; with the Hessian up to `dense` parameters.
+
+        A search that is not patient ends where a part of the data has no mode: all data will hardly have one, and each
+        Newton step on them costs as much as a gradient for each parameter.
+        """
+        return self._newton(rows, patient) if self.passes.dimension <= dense else self._lbfgs(rows)
 
     def _parts(self, rows: np.ndarray | None) -> list[tuple[np.ndarray, float]]:
         """Growing parts of the data, and the decrement at which to go on from each.
@@ -83,11 +85,12 @@ class Search:
 
     # --- with the Hessian ---
 
-    def _newton(self, rows: np.ndarray | None) -> Found:
+    def _newton(self, rows: np.ndarray | None, patient: bool) -> Found:
         x, hessian, known = self.start, None, 0
+        limit = self.iterations if patient or self.passes.dimension <= FEW else min(FEWER_STEPS, self.iterations)
         for part, tolerance in self._parts(rows):
             objective = newton.Objective(self.passes, part)
-            steps = {"tolerance": tolerance, "limit": self.iterations, "hessian": hessian, "verify": False}
+            steps = {"tolerance": tolerance, "limit": limit, "hessian": hessian, "verify": False}
             try:
                 end = newton.descend(objective, x, **steps)
             except ValueError:  # these rows do not suffice for finite numbers; all data may
@@ -97,8 +100,13 @@ class Search:
                 x, hessian = end.x, end.hessian
                 if (better := self._renewed(x, part, known)) is not None:
                     hessian, known = better, len(part)
+            elif not patient and not end.model.positive:
+                return self._found(end, part)
         objective = newton.Objective(self.passes, rows)
-        end = newton.descend(objective, x, tolerance=self.tolerance, limit=self.iterations, hessian=hessian)
+        end = newton.descend(objective, x, tolerance=self.tolerance, limit=limit, hessian=hessian)
+        return self._found(end, rows)
+
+    def _found(self, end: newton.Outcome, rows: np.ndarray | None) -> Found:
         done, edge = end.ended == "converged", not end.free.all()
         return Found(
             x=end.x,
