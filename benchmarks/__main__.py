@@ -28,6 +28,7 @@ NAMES = {
     "factorization": "factorization",
     "recommenders": "recommenders",
     "processes": "processes",
+    "networks": "networks",
     "denoisers": "denoisers",
 }
 OWN = {  # arguments

@@ -7,13 +7,16 @@ import re
 import unicodedata
 from pathlib import Path
 
+import typer
 import ziamath
 from docutils import nodes
 from docutils.utils.math import MathError, pick_math_environment, unichar2tex
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.util import logging
+from typer.cli import get_docs_for_click
 
 import hamcmc
+from hamcmc.cli.app import app as program
 
 project = "hamcmc"
 author = "the hamcmc authors"
@@ -79,8 +82,16 @@ def skip(app, what, name, value, skipped, options) -> bool | None:
     return True if type(value).__name__ in ("_tuplegetter", "RequestMethod") or name.endswith("_request") else None
 
 
+def commands(app) -> None:
+    """Write the reference of the command line, from the commands themselves."""
+    command = typer.main.get_command(program)
+    text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="hamcmc")
+    Path(app.srcdir, "commands.md").write_text(text.replace("# `hamcmc`", "# The command line", 1))
+
+
 def setup(app) -> None:
-    """Register the formulas and the filter with Sphinx."""
+    """Register the formulas, the filter and the page of commands with Sphinx."""
+    app.connect("builder-inited", commands)
     app.add_html_math_renderer(
         "mathml",
         (lambda self, node: mathml(self, node, False), None),

@@ -124,9 +124,56 @@ def test_too_few_effective_draws_make_it_longer(monkeypatch, tmp_path):
     assert hamcmc.Result.open(tmp_path / "run").settings["thin"] == thin
 
 
+def test_a_first_run_with_too_few_draws_goes_on(monkeypatch, tmp_path):
+    """Its draws are those of one longer run, to the bit, and it costs what the longer run costs."""
+    monkeypatch.setitem(grading.ESS, grading.GOOD, 6000)
+    said = []
+    found = hamcmc.sample(normal(), replicas=8, out=tmp_path / "run", progress=said.append)
+    plan = found.settings["plan"]
+    assert (plan["goes_on"], plan["sampler"], found.settings["thin"]) == (True, "ensemble_hmc", 1)
+    assert found.draws == plan["num_samples"] >= 2 * 125
+    notes = [s.note for s in said if s.phase == "plan"]
+    assert len(notes) >= 2
+    assert "it goes on to" in notes[1]
+    warmup = found.settings["warmup"]
+    again = hamcmc.sample(normal(), num_samples=found.draws, replicas=8, adapt=warmup, thin=1, progress=False)
+    np.testing.assert_array_equal(found.posterior["a"], again.posterior["a"])
+    for name, x in again.sample_stats.items():
+        np.testing.assert_array_equal(found.sample_stats[name], x)
+    stored = hamcmc.Result.open(tmp_path / "run")
+    np.testing.assert_array_equal(stored.posterior["a"], again.posterior["a"])
+    assert stored.check() == found.check()
+    assert found.meta["iteration"] == warmup + found.draws
+    assert "shorter" not in plan
+    assert found.meta["gradients"] == again.meta["gradients"]
+
+
+def test_a_run_that_goes_on_can_be_resumed(monkeypatch, tmp_path):
+    monkeypatch.setitem(grading.ESS, grading.GOOD, 6000)
+    whole = hamcmc.sample(normal(), replicas=8, progress=False)
+    drive, runs = run.drive, []
+
+    def stopped(program, recorder, **how):
+        """The second of the runs is stopped at its beginning."""
+        runs.append(program)
+        if len(runs) == 2:
+            recorder.save({"status": "running", **program.counters()}, program.pack(True))
+            raise KeyboardInterrupt
+        return drive(program, recorder, **how)
+
+    monkeypatch.setattr(run, "drive", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        hamcmc.sample(normal(), replicas=8, out=tmp_path / "run", progress=False)
+    monkeypatch.setattr(run, "drive", drive)
+    again = hamcmc.resume(tmp_path / "run", normal(), progress=False)
+    assert again.draws >= 250
+    np.testing.assert_array_equal(again.posterior["a"], whole.posterior["a"][:, : again.draws])
+
+
 def test_a_first_run_that_is_not_good_is_followed_by_a_thorough_one(monkeypatch, tmp_path):
     monkeypatch.setitem(grading.ESS, grading.GOOD, 6000)
     monkeypatch.setattr(run, "MOST_RUNS", 2)
+    monkeypatch.setattr(plan, "further", lambda *_: None)  # as where chains disagree
     found = hamcmc.sample(normal(), replicas=8, out=tmp_path / "run", progress=False)
     assert (found.settings["warmup"], found.settings["thin"]) == (600, 1)  # there is room for all draws
     assert found.draws >= 1000

@@ -200,11 +200,45 @@ def test_a_first_run_is_followed_by_a_thorough_one(word, short, seconds, factor)
 
 
 @pytest.mark.parametrize(
+    ("word", "short", "seconds", "numbers", "factor"),
+    [
+        ("good", 0.8, 1.0, 1000, 2),
+        ("usable", 1.5, 1.0, 1000, 4),
+        ("usable", 30.0, 1.0, 1000, 64),
+        ("usable", 30.0, AFFORDABLE / 9, 1000, 8),
+        ("usable", 1.5, AFFORDABLE, 1000, None),  # too long
+        ("usable", 1.5, 1.0, KEPT // 3, None),  # no room
+        ("not converged", 1.5, 1.0, 1000, None),
+        ("wrong", 1.5, 1.0, 1000, None),
+    ],
+)
+def test_a_first_run_goes_on_where_its_chains_agree(word, short, seconds, numbers, factor):
+    plan = decide(MANY._replace(seconds=1e-4))
+    made = longer(plan, word, short, seconds, numbers)
+    if factor is None:
+        assert made is None or not made.goes_on
+        return
+    assert (made.goes_on, made.hasty, made.thin, made.options) == (True, True, 1, plan.options)
+    assert made.num_samples == factor * plan.num_samples
+    assert f"it goes on to {made.num_samples:,}, because so few" in made.reason
+    thorough = longer(made, "not converged", math.inf, seconds * factor, numbers * factor)
+    assert thorough is None or (thorough.options["adapt"], thorough.goes_on, thorough.hasty) == (ADAPT, False, False)
+
+
+def test_independent_proposals_go_on_once_and_only_if_they_are_accepted_often():
+    plan = first_run(decide(Measured(500, 5, False, 1600, 32, True)), 0.05, 0.3)
+    more = longer(plan, "usable", 1.5, 1.0, 1000)
+    assert (more.sampler, more.goes_on, more.num_samples) == ("independence", True, 4 * 125)
+    assert longer(more, "usable", 1.5, 1.0, 4000).sampler == "ensemble_hmc"
+    assert longer(plan, "usable", 10.0, 1.0, 1000).sampler == "ensemble_hmc"
+
+
+@pytest.mark.parametrize(
     ("numbers", "draws", "thin"), [(KEPT // 100, 8000, 1), (KEPT // 9, 2000, 4), (KEPT // 2 + 1, 250, 32), (0, 8000, 1)]
 )
 def test_a_longer_run_stores_all_draws_where_there_is_room(numbers, draws, thin):
     plan = decide(MANY._replace(seconds=1e-4))
-    made = longer(plan, "usable", 30.0, 1.0, numbers)
+    made = longer(plan, "not converged", 30.0, 1.0, numbers)
     assert (made.num_samples, made.thin) == (draws, thin)
     said = "every iteration is stored, 8,000 draws" if thin == 1 else f"one iteration in {thin} is stored"
     assert said in made.reason

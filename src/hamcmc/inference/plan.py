@@ -28,6 +28,7 @@ EVEN = 0.5  # sd of the log-weights of normal draws, up to which seven in ten of
 INDEPENDENT_WARMUP = 10  # iterations, after which each replica has moved
 ADAPT, DRAWS = 600, 1000  # the same in the run that follows where the first one was not good enough
 AFFORDABLE = 120.0  # seconds that a longer run may take
+EASY = 4.0  # times as many draws that independent proposals may still lack
 PLENTY = 0.5  # of the draws are enough: then a first run that is good needs no other
 KEPT = 2**24  # numbers that all draws of a longer run may have, so that it stores what it draws
 MOST_LONGER = 64  # times as long as it was planned may a run become
@@ -106,6 +107,7 @@ class Plan(NamedTuple):
         reason: one line for the user.
         num_samples: draws of each replica, if none were asked for.
         hasty: whether a longer run follows, unless the draws are good or that would take too long.
+        goes_on: whether the run goes on where a shorter one ended, and keeps its draws.
     """
 
     regime: Literal["all data", "minibatches", "predictions"]
@@ -119,6 +121,7 @@ class Plan(NamedTuple):
     reason: str
     num_samples: int = DRAWS
     hasty: bool = False
+    goes_on: bool = False
 
 
 def decide(facts: Measured) -> Plan | Missing:
@@ -262,6 +265,8 @@ def longer(plan: Plan, word: str, short: float, seconds: float, numbers: int = K
     if plan.regime == "predictions" or (word == "good" and (not plan.hasty or short <= PLENTY)):
         return None
     lacked = "had few effective draws" if word == "good" else f"was {word}"
+    if word in ("good", "usable") and (more := further(plan, short, seconds, numbers)) is not None:
+        return more._replace(reason=f"{plan.reason}; it goes on to {more.num_samples:,}, because so few {lacked}")
     wanted = 2 ** math.ceil(math.log2(short)) if 1 < short <= HOPELESS else 1
     affordable = 2 ** math.floor(math.log2(max(AFFORDABLE / max(seconds, 1e-3), 1)))
     room = 2 ** math.floor(math.log2(max(KEPT / max(numbers, 1), 1))) if plan.regime == "all data" else 1
@@ -274,7 +279,7 @@ def longer(plan: Plan, word: str, short: float, seconds: float, numbers: int = K
         warm = f"ensemble_hmc with {ADAPT} iterations of warm-up, and "
         room = max(1, room * plan.num_samples // FIRST_DRAWS)
         plan = plan._replace(options=plan.options | {"adapt": ADAPT}, num_samples=FIRST_DRAWS, hasty=False)
-        plan = plan._replace(sampler="ensemble_hmc", warmup=None)  # whatever the first run was
+        plan = plan._replace(sampler="ensemble_hmc", warmup=None, goes_on=False)  # whatever the first run was
     else:
         factor = min(MOST_LONGER // plan.thin if plan.regime == "all data" else MOST_LONGER, wanted, affordable)
         if factor <= 1:
@@ -284,6 +289,26 @@ def longer(plan: Plan, word: str, short: float, seconds: float, numbers: int = K
     every = f"one iteration in {plan.thin} is stored" if plan.thin > 1 else "every iteration is stored"
     lengths = f", {plan.num_samples:,} draws of each replica" if stored > 1 else ""
     return plan._replace(reason=f"{plan.reason}; {warm}{every}{lengths}, because a shorter run {lacked}")
+
+
+def further(plan: Plan, short: float, seconds: float, numbers: int) -> Plan | None:
+    """The plan by which a first run on all data goes on, or None where it must not, or cannot.
+
+    Its chains agree, so that its warm-up was long enough, and nothing that it has drawn is lost. All that follows must
+    find room. Proposals from the normal approximation go on only once: where they are seldom accepted, trajectories are
+    better.
+    """
+    independent = plan.sampler == "independence"
+    if not plan.hasty or plan.thin != 1 or (independent and (plan.goes_on or short > EASY)):
+        return None
+    wanted = max(2, 2 ** math.ceil(math.log2(max(short / PLENTY, 1))))
+    room, affordable = (
+        2 ** math.floor(math.log2(max(x, 1))) for x in (KEPT / max(numbers, 1), AFFORDABLE / max(seconds, 1e-3))
+    )
+    factor = min(wanted, MOST_LONGER, affordable)
+    if factor < 2 or factor > room:
+        return None
+    return plan._replace(num_samples=factor * plan.num_samples, goes_on=True)
 
 
 def duration(seconds: float) -> str:

@@ -3,7 +3,9 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from hamcmc import _check, _compile, samplers
 from hamcmc._types import Facts
@@ -198,29 +200,51 @@ def sample(
     else:
         job = prepare(posterior, made, init, schedule, settings)
     job = job._replace(kept=prepared.arrays if prepared else {})
-    found = begin(job, out, overwrite, checkpoint_seconds, progress)
+    ended = begin(job, out, overwrite, checkpoint_seconds, progress)
     if prepared is None or given_thin is not None:
-        return found
+        return ended.result
     plan, runs = prepared.plan, 1
-    while runs < MOST_RUNS and (plan := longer_after(found, plan, num_samples)) is not None:
+    while runs < MOST_RUNS and (plan := longer_after(ended.result, plan, num_samples)) is not None:
         say_plan(plan, progress)
         made = samplers.build(plan.sampler, posterior, **plan.options)
-        spent = sum(found.meta["costs"].values()) - found.meta["costs"]["mode"]
+        costs = ended.result.meta["costs"]
         settings |= planned(plan, made, warmup, num_samples) | {"thin": plan.thin}
-        settings["plan"] |= prepared.account | {"shorter": spent}
+        settings["plan"] |= prepared.account | (
+            {} if plan.goes_on else {"shorter": sum(costs.values()) - costs["mode"]}
+        )
         job = prepare(posterior, made, init, job.schedule, settings)._replace(kept=prepared.arrays)
-        found, runs = begin(job, out, True, checkpoint_seconds, progress), runs + 1
-    return found
+        earlier = ended if plan.goes_on else None
+        ended, runs = begin(job, out, True, checkpoint_seconds, progress, earlier), runs + 1
+    return ended.result
+
+
+class Ended(NamedTuple):
+    """A run that came to its end, and all that is needed to make it longer."""
+
+    result: Result
+    checkpoint: Checkpoint
+
+    def draws(self) -> dict[str, np.ndarray]:
+        """All that it recorded, (draw, chain, …) by ``group/name``."""
+        s = self.result.settings
+        names = [f"{a['group']}/{a['name']}" for a in s["arrays"]]
+        return {n: np.moveaxis(self.result.read_at(n, np.arange(self.result.draws)), 1, 0) for n in names}
 
 
 def begin(
-    job: Job, out: str | Path | None, overwrite: bool, checkpoint_seconds: float, progress: bool | Progress | None
-) -> Result:
-    """Run a job from its start, in a directory or in memory."""
+    job: Job,
+    out: str | Path | None,
+    overwrite: bool,
+    checkpoint_seconds: float,
+    progress: bool | Progress | None,
+    earlier: Ended | None = None,
+) -> Ended:
+    """Run a job from its start, or from the end of a shorter one, in a directory or in memory."""
+    before = None if earlier is None else (earlier.draws(), earlier.checkpoint)  # read before its directory is replaced
     if out is None:
-        return run(job, None, None, checkpoint_seconds, progress)
+        return run(job, None, None, checkpoint_seconds, progress, before)
     with Directory.create(out, job.settings, overwrite=overwrite) as directory:
-        return run(job, directory, None, checkpoint_seconds, progress)
+        return run(job, directory, None, checkpoint_seconds, progress, before)
 
 
 def longer_after(found: Result, plan: Plan, num_samples: int | None) -> Plan | None:
@@ -284,7 +308,7 @@ def resume(
                 raise RunError(f"{path} was run with another {what}: {asked[key]} then, {job.settings[key]} now")
         with guard_disk(path):
             remove_partial_writes(path)
-        return run(job._replace(settings=asked, kept=kept), directory, checkpoint, checkpoint_seconds, progress)
+        return run(job._replace(settings=asked, kept=kept), directory, checkpoint, checkpoint_seconds, progress).result
 
 
 def run(
@@ -293,8 +317,9 @@ def run(
     checkpoint: Checkpoint | None,
     checkpoint_seconds: float,
     progress: bool | Progress | None,
-) -> Result:
-    """Drive a job to its end, from its start or from a checkpoint."""
+    before: tuple[dict[str, np.ndarray], Checkpoint] | None = None,
+) -> Ended:
+    """Drive a job to its end, from its start, from a checkpoint, or from the draws and the end of a shorter run."""
     store = None if directory is None else directory.path / "draws.zarr"
     written = None if checkpoint is None else checkpoint.meta["draws"]
     draws = Draws.open(store, job.arrays, job.settings["chains"], job.settings["num_samples"], written=written)
@@ -303,6 +328,9 @@ def run(
         program.show = progress if callable(progress) else silent
         if checkpoint is not None:
             program.unpack(checkpoint.arrays, checkpoint.meta)
+        elif before is not None:
+            recorder.append(before[0])
+            program.unpack(before[1].arrays, before[1].meta)
         try:
             drive(
                 program,
@@ -323,11 +351,12 @@ def run(
             program.show(program.status()._replace(phase="checking the draws"))
             verdict = checked(program.result(recorder))
             program.show(program.status())
-            costs = program.costs | {"verdict": time.perf_counter() - began}
-            meta = recorder.meta | {"verdict": verdict.to_json(), "costs": costs}
+            program.costs["verdict"] = program.costs.get("verdict", 0.0) + time.perf_counter() - began
+            meta = recorder.meta | {"verdict": verdict.to_json(), "costs": program.costs}
             recorder.save(meta, program.pack(False))
             recorder.log("verdict", word=verdict.word, reason=verdict.reason)
-    return program.result(recorder)
+        end = Checkpoint(dict(recorder.meta), program.pack("plan" in job.settings))
+    return Ended(program.result(recorder), end)
 
 
 def checked(result: Result) -> Verdict:
