@@ -49,6 +49,9 @@ OTHERWISE_TESTED = ("interoperability.md",)  # tests/interop covers what it call
 LONG = ("README.md", "first-posterior.md")  # runs that repay the time to optimise their programs
 
 
+FEWER = {"network.LEAST_STEPS": 200, "network.TRIAL": 80, "plan.NETWORK_WARMUP": 50, "plan.NETWORK_DRAWS": 20}
+
+
 @pytest.mark.parametrize(
     "page",
     [pytest.param(p, marks=pytest.mark.slow) if p.name in OTHERWISE_TESTED else p for p in PAGES],
@@ -57,6 +60,8 @@ LONG = ("README.md", "first-posterior.md")  # runs that repay the time to optimi
 def test_samples_run(page, request, tmp_path, monkeypatch):
     """As they are printed, but with fewer draws where they leave their number to us."""
     monkeypatch.setattr("hamcmc.inference.sample.DRAWS", 200)
+    for name, fewer in FEWER.items():
+        monkeypatch.setattr(f"hamcmc.inference.{name}", fewer)
     if page.name in LONG:
         request.getfixturevalue("optimised")
     monkeypatch.chdir(tmp_path)

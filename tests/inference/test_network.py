@@ -7,7 +7,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import hamcmc
-from hamcmc.inference import auto, network
+from hamcmc.inference import auto, network, plan
 from hamcmc.inference.plan import Measured, decide
 from hamcmc.target.whitened import Whitened
 
@@ -36,6 +36,17 @@ def start(width=20, seed=0):
     draw = lambda *shape: (rng.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32)
     weights = {"W0": draw(1, width), "W1": draw(width, width), "W2": draw(width, 1)}
     return weights | {"b0": np.zeros(width, np.float32), "b1": np.zeros(width, np.float32)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shorter():
+    """Networks as small as these need fewer steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(network, "LEAST_STEPS", 1000)
+        patch.setattr(network, "TRIAL", 240)
+        patch.setattr(plan, "NETWORK_WARMUP", 200)
+        patch.setattr(plan, "NETWORK_DRAWS", 100)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -126,8 +137,8 @@ def test_training_comes_to_the_mode():
 
 def test_the_run_samples_the_posterior():
     model, mean, precision = linear()
-    plan = decide(Measured(300, 46_090, False, 550, 32, False, matrices=3, folded=True))
-    ready = auto.for_predictions(model, jnp.zeros(3), plan._replace(batch_size=300), 0, None, 0.0)
+    planned = decide(Measured(300, 46_090, False, 550, 32, False, matrices=3, folded=True))
+    ready = auto.for_predictions(model, jnp.zeros(3), planned._replace(batch_size=300), 0, None, 0.0)
     found = hamcmc.sample(
         ready.posterior,
         ready.plan.sampler,
@@ -148,13 +159,13 @@ def test_the_run_samples_the_posterior():
 
 def test_the_automatic_run_says_what_it_does_and_predicts(run, posterior):
     result, said, _ = run
-    plan = result.settings["plan"]
-    assert (plan["regime"], plan["sampler"]) == ("predictions", "sghmc")
+    made = result.settings["plan"]
+    assert (made["regime"], made["sampler"]) == ("predictions", "sghmc")
     reasons = [s.note for s in said if s.phase == "plan"]
     assert len(reasons) == 1
     assert "made for predictions" in reasons[0]
     assert {"training networks", "trying step sizes"} <= {s.phase for s in said}
-    held = plan["held_out"]
+    held = made["held_out"]
     assert held["sampled"] > held["single"]  # many draws predict better than one network
     new = np.linspace(-2, 2, 50, dtype=np.float32)[:, None]
     found = result.predict(net, new)

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
@@ -217,6 +216,8 @@ def trainer(flat: Posterior, size: int, steps: int) -> Callable[..., tuple[Array
     It returns positions (chain, D), mean squares of the gradient of −log p / N, and log p / N, both over the last
     minibatches.
     """
+    import optax  # it takes a while
+
     optimizer = optax.adam(optax.cosine_decay_schedule(RATE, steps))
     length = flat.size
 
