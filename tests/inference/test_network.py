@@ -78,7 +78,38 @@ def linear(sd=(1.0, 1.0, 1.0)):
 def test_a_network_is_known_by_its_curvature(posterior):
     like = posterior.unconstrain(posterior.init)
     assert network.weight_matrices(like) == 3
+    assert network.exchangeable(posterior, like, 0)
     assert network.folded(posterior, like, 0)
+
+
+def test_a_hierarchy_is_no_network():
+    """Two matrices of effects under a scale that is sampled: the log-density bends upwards, and nothing is a unit."""
+    rng = np.random.default_rng(0)
+    data = {"group": rng.integers(0, 100, 2000), "x": rng.standard_normal((2000, 3)).astype(np.float32)}
+    data["y"] = rng.standard_normal(2000).astype(np.float32)
+
+    def prior(p):
+        scaled = sum(jnp.sum((p[k] / jnp.exp(p["log_sd"])) ** 2) for k in ("slopes", "shifts"))
+        return -0.5 * scaled - 600 * p["log_sd"] - 0.5 * p["log_sd"] ** 2
+
+    def likelihood(p, row):
+        of_group = p["slopes"][row["group"]] + p["shifts"][row["group"]]
+        return -0.5 * (row["y"] - row["x"] @ of_group) ** 2
+
+    init = {"slopes": np.zeros((100, 3), np.float32), "shifts": np.zeros((100, 3), np.float32), "log_sd": np.float32(0)}
+    hierarchy = hamcmc.Posterior(prior, likelihood, data, init=init)
+    like = hierarchy.unconstrain(jax.tree.map(jnp.asarray, init))
+    assert network.weight_matrices(like) == 2
+    assert not network.exchangeable(hierarchy, like, 0)
+
+
+def test_components_of_a_factorization_can_be_exchanged():
+    rng = np.random.default_rng(0)
+    data = {"i": rng.integers(0, 30, 500), "j": rng.integers(0, 20, 500), "r": rng.standard_normal(500)}
+    data["r"] = data["r"].astype(np.float32)
+    likelihood = lambda p, row: -0.5 * (row["r"] - p["U"][row["i"]] @ p["V"][row["j"]]) ** 2
+    init = {"U": np.zeros((30, 10), np.float32), "V": np.zeros((20, 10), np.float32)}
+    assert network.exchangeable(hamcmc.Posterior(log_prior, likelihood, data, init=init), init, 0)
 
 
 def test_a_regression_with_two_matrices_is_no_network():
@@ -235,3 +266,13 @@ def test_zeros_are_no_start_for_a_network_and_others_are_drawn():
     found = network.search(blank, blank.unconstrain(zeros), 2, 64, 0, lambda phase: None)
     assert not found.given
     assert found.scores.sampled > -0.5  # the mean of y alone gives about −24
+
+
+def test_data_on_disk_are_refused(tmp_path):
+    file = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (240, 2))
+    file[:] = np.column_stack([X, Y])
+    rows = np.load(tmp_path / "x.npy", mmap_mode="r")
+    on_disk = lambda w, rows: log_likelihood(w, (rows[:, :1], rows[:, 1]))
+    streamed = hamcmc.Posterior(log_prior, on_disk, rows, init=start(), batched=True)
+    with pytest.raises(ValueError, match="needs its data in memory"):
+        hamcmc.sample(streamed, batch_size=32, progress=False)

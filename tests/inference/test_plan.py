@@ -261,7 +261,7 @@ def test_a_network_is_sampled_for_its_predictions():
     plan = decide(network._replace(folded=True))
     assert (plan.regime, plan.sampler, plan.batch_size, plan.ensembles) == ("predictions", "sghmc", 128, 4)
     assert (plan.warmup, plan.thin, plan.num_samples) == (500, 10, 200)
-    assert "bends upwards" in plan.reason
+    assert "units can be exchanged" in plan.reason
     assert longer(plan, "not converged", 4.0, 1.0) is None
     assert decide(network._replace(folded=False)) == "seconds"  # a regression with several matrices
     assert decide(network._replace(batch_size=500, folded=True)).batch_size == 500

@@ -107,8 +107,9 @@ def prepare(
     estimated: Posterior | None = None
     while isinstance(plan := decide(facts), str):
         if plan == "folded":
-            tell(progress, "looking at curvatures")
-            facts = facts._replace(folded=network.folded(posterior, like, seed))
+            tell(progress, "looking for units")
+            exchangeable = network.exchangeable(posterior, like, seed)
+            facts = facts._replace(folded=exchangeable and network.folded(posterior, like, seed))
         elif plan == "seconds":
             tell(progress, "timing the gradient")
             facts = facts._replace(seconds=gradient_seconds(posterior, like, facts.replicas))

@@ -40,6 +40,7 @@ SHARES = (0.05, 0.2, 0.8)  # ε times the largest curvature
 LOOKED_AT = 2048  # rows on which curvatures are measured
 POWERS = 20  # steps of the power iteration
 LANCZOS = 16
+FEW_ROWS, MOST_PAIRS, SAME = 256, 200, 1e-4  # rows, pairs of axes, and how equal log-likelihoods must be
 FOLDED = 0.01  # a negative curvature counts from this share of the largest one on
 FLATTEST = 1e-6  # the smallest precision, as a share of the largest
 BETTER = 0.1  # nats per row that a given network has to be better than one trained here, to be the start of all chains
@@ -117,6 +118,30 @@ def folded(posterior: Posterior, like: PyTree, seed: int) -> bool:
     return bool(values[0] < -FOLDED * np.abs(values).max())
 
 
+def exchangeable(posterior: Posterior, like: PyTree, seed: int) -> bool:
+    """Whether units can be exchanged: some permutation of an axis of two matrices leaves the log-likelihood as it is.
+
+    The hidden units of a network can, and so can the components of a factorization. The groups of a hierarchy cannot,
+    because the data say which row belongs to which.
+    """
+    rng = np.random.default_rng(seed)
+    leaves, structure = jax.tree.flatten(drawn_anew(like, rng))
+    # Vectors such as biases are made constant, so that it does not matter which of them belong to the units.
+    leaves = [np.asarray(x) if jnp.ndim(x) >= 2 else np.full(jnp.shape(x), np.mean(x), x.dtype) for x in leaves]
+    rows = _some(in_memory(posterior, seed), FEW_ROWS)
+    value = jit(lambda leaves, rows: posterior._mean(structure.unflatten(leaves), rows))
+    before = float(value(leaves, rows))
+    axes = [(n, i, length) for n, x in enumerate(leaves) if x.ndim >= 2 for i, length in enumerate(x.shape)]
+    pairs = [(a, b) for k, a in enumerate(axes) for b in axes[k + 1 :] if a[0] != b[0] and a[2] == b[2] > 1]
+    for (m, i, length), (n, j, _) in pairs[:MOST_PAIRS]:
+        order = np.roll(np.arange(length), 1)
+        moved = list(leaves)
+        moved[m], moved[n] = np.take(leaves[m], order, i), np.take(leaves[n], order, j)
+        if abs(float(value(moved, rows)) - before) <= SAME * (1 + abs(before)):
+            return True
+    return False
+
+
 def search(posterior: Posterior, like: PyTree, chains: int, batch_size: int, seed: int, tell: Tell) -> Found:
     """Train, find scales, and choose ε by predictions of rows that are held out.
 
@@ -128,8 +153,13 @@ def search(posterior: Posterior, like: PyTree, chains: int, batch_size: int, see
         seed: everything random follows from it.
         tell: called with what is being done.
     """
+    if posterior.streamed:
+        raise ValueError(
+            "an automatic run on a network needs its data in memory, because it learns scales and steps from all of "
+            'them: load them, or give sampler="sghmc", step_size= and batch_size='
+        )
     rng = np.random.default_rng(seed)
-    training, held = divided(in_memory(posterior, seed), rng)
+    training, held = divided(posterior.data, rng)
     known = posterior.on(training)
     size = min(batch_size, known.size)
     flat = _flat_view(known, like)

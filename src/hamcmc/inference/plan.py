@@ -66,7 +66,7 @@ class Measured(NamedTuple):
         bend: how much the posterior differs from its Laplace approximation; 0 for a normal one.
         square: whether the Hessian is a matrix; otherwise only its diagonal is known.
         matrices: how many of the parameters are matrices.
-        folded: whether the log-density bends upwards somewhere, as that of a network does.
+        folded: whether units can be exchanged and the log-density bends upwards somewhere, as that of a network does.
     """
 
     rows: int
@@ -241,8 +241,8 @@ def on_predictions(facts: Measured, what: str) -> Plan:
     """SGHMC from several trained networks, with a step size that rows which are held out choose."""
     size = min(facts.batch_size or NETWORK_BATCH, facts.rows)
     reason = (
-        f"{what} in {facts.matrices} matrices, and the log-density bends upwards as a network's does: parameters will "
-        f"not mix, so the run is made for predictions. SGHMC from {NETWORKS} networks, minibatches of {size:,} rows"
+        f"{what} in {facts.matrices} matrices whose units can be exchanged, as a network's: parameters will not mix, "
+        f"so the run is made for predictions. SGHMC from {NETWORKS} networks, minibatches of {size:,} rows"
     )
     draws = max(20, min(NETWORK_DRAWS, STORED // (NETWORKS * facts.dimension)))
     options: dict[str, Any] = {"friction": FRICTION}
