@@ -77,6 +77,14 @@ def run(
     return tables([m for m in kept.values() if m["quick"] == quick and m["seconds"] == seconds])
 
 
+def spent(_tables: list[Table]) -> float:
+    """Seconds of all measurements in the log, which several calls may have made; trials are not counted."""
+    kept = {
+        tuple(m[k] for k in KEY): m for m in map(json.loads, (page.RESULTS / "race.jsonl").read_text().splitlines())
+    }
+    return sum(m.get("total", 0.0) for m in kept.values() if not m["quick"])
+
+
 def measured(wanted: Iterable[Row], log: Path, fresh: bool) -> dict[tuple, Row]:
     """All measurements in the log, after those that are wanted and not in it were made and appended."""
     log.touch()
