@@ -130,7 +130,7 @@ def main() -> None:
             stored,
             tables,
             command=command(name, arguments),
-            seconds=module.spent(tables) if hasattr(module, "spent") else spent,  # of a log, over several calls
+            seconds=module.spent() if hasattr(module, "spent") else spent,  # of a log, over several calls
             quick=arguments.quick,
             settings={k: v for k, v in own.items() if v and k not in PATHS},
             seeds="fixed in the code of the benchmark",

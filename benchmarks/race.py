@@ -77,11 +77,10 @@ def run(
     return tables([m for m in kept.values() if m["quick"] == quick and m["seconds"] == seconds])
 
 
-def spent(_tables: list[Table]) -> float:
+def spent() -> float:
     """Seconds of all measurements in the log, which several calls may have made; trials are not counted."""
-    kept = {
-        tuple(m[k] for k in KEY): m for m in map(json.loads, (page.RESULTS / "race.jsonl").read_text().splitlines())
-    }
+    log = (page.RESULTS / "race.jsonl").read_text().splitlines()
+    kept = {tuple(m[k] for k in KEY): m for m in map(json.loads, log)}
     return sum(m.get("total", 0.0) for m in kept.values() if not m["quick"])
 
 
