@@ -1,6 +1,7 @@
 """The picture of the map: one panel for each budget and dimension."""
 
 from collections.abc import Iterable, Mapping
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hamcmc._types import Record
 from hamcmc.paper.cells import BUDGETS, Cell, verdict
 from hamcmc.paper.common import COLOURS, styled
 
+LETTERS = 15  # of the caption to an inch
 WIDEST = 8.0  # ratios beyond it have the last colour
 CERTAIN = 3.0  # standard errors, within which two methods count as even: they come from few seeds
 MAP = LinearSegmentedColormap.from_list("ahead", [COLOURS["HAMCMC M=2"], "#FFFFFF", COLOURS["SGLD"]])
@@ -60,7 +62,9 @@ def draw(verdicts: Mapping[str, Mapping[Any, Record]], gradients: int) -> Figure
         f"Budget: {gradients:,} gradients, or SGLD's time for them. ≈: even within {CERTAIN:g} standard errors.",
         "◆: HAMCMC is ahead of SGLD and pSGLD, which need no Fisher matrix and no ensemble.",
     )
-    fig.supxlabel("\n".join(words), fontsize=8.5)
+    fig.supxlabel(
+        "\n".join(part for line in words for part in wrap(line, int(LETTERS * fig.get_figwidth()))), fontsize=8.5
+    )
     return fig
 
 
