@@ -143,7 +143,7 @@ def loo(result: StoredRun, posterior: Posterior, *, rows: int = 1000, draws: int
     from scipy import special
 
     weights, k = arviz().psislw(-flat.T)
-    each = special.logsumexp(np.asarray(weights) + flat.T, axis=1)
+    each = np.asarray(special.logsumexp(np.asarray(weights) + flat.T, axis=1))
     total, sd = posterior.size, float(each.std(ddof=1))
     left = np.sqrt(max(0.0, 1 - count / total)) * total * sd / np.sqrt(count)
     return Loo(

@@ -231,11 +231,11 @@ def drawn_anew(like: PyTree, rng: np.random.Generator) -> PyTree:
 
     def one(x: Array) -> Array:
         """A leaf like another one."""
-        x = np.asarray(x)
-        sd = float(x.std())
-        if sd == 0 and x.ndim >= 2:
-            sd = 1 / np.sqrt(max(x.shape))
-        return jnp.asarray(x.mean() + sd * rng.standard_normal(x.shape), x.dtype) if sd else jnp.asarray(x)
+        given = np.asarray(x)
+        sd = float(given.std())
+        if sd == 0 and given.ndim >= 2:
+            sd = 1 / np.sqrt(max(given.shape))
+        return jnp.asarray(given.mean() + sd * rng.standard_normal(given.shape), given.dtype) if sd else jnp.asarray(x)
 
     return jax.tree.map(one, like)
 

@@ -246,8 +246,8 @@ def on_predictions(facts: Measured, what: str) -> Plan:
     )
     draws = max(20, min(NETWORK_DRAWS, STORED // (NETWORKS * facts.dimension)))
     options: dict[str, Any] = {"friction": FRICTION}
-    lengths = {"warmup": NETWORK_WARMUP, "thin": NETWORK_THIN, "num_samples": draws}
-    return Plan("predictions", "sghmc", options, 1.0, size, NETWORKS, reason=reason, **lengths)
+    steps = NETWORK_WARMUP, NETWORK_THIN
+    return Plan("predictions", "sghmc", options, 1.0, size, NETWORKS, *steps, reason, draws)
 
 
 def longer(plan: Plan, word: str, short: float, seconds: float, numbers: int = KEPT) -> Plan | None:
