@@ -86,7 +86,8 @@ def commands(app) -> None:
     """Write the reference of the command line, from the commands themselves."""
     command = typer.main.get_command(program)
     text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="hamcmc")
-    Path(app.srcdir, "commands.md").write_text(text.replace("# `hamcmc`", "# The command line", 1))
+    text = re.sub(r"\[/?bold\]", "**", text).replace("# `hamcmc`", "# The command line", 1)
+    Path(app.srcdir, "commands.md").write_text(text)
 
 
 def setup(app) -> None:

@@ -37,7 +37,7 @@ def ranks_of(truth: Array, log_power: Array, seen: Look) -> Array:
 
     Args:
         truth: the sources, turned so that x is real and positive, in parts along and across x.
-        log_power: log |x|².
+        log_power: ``log |x|²``.
         seen: the draw.
     """
     along = jnp.arange(truth.shape[1])[:, None, None] == 0
