@@ -38,7 +38,8 @@ Row = Mapping[str, Any]
 
 def pages(root: Path = ROOT) -> list[Path]:
     """README and the pages of the site."""
-    return [root / "README.md", *sorted(p for p in (root / "docs").rglob("*.md") if "_build" not in p.parts)]
+    made = lambda p: "_build" in p.parts or p.name == "commands.md"
+    return [root / "README.md", *sorted(p for p in (root / "docs").rglob("*.md") if not made(p))]
 
 
 def write(names: Mapping[str, str], root: Path = ROOT, results: Path = RESULTS) -> list[Path]:
