@@ -1,14 +1,14 @@
 """Time per iteration of an automatic run on minibatches, against the matrix products of its gradients.
 
-The iteration is what `hamcmc.sample` compiles when it decides on minibatches: two ensembles of 22 replicas in white
+The iteration is what `hamcmc.sample` compiles when it decides on minibatches: two ensembles of replicas in white
 coordinates, gradients with a second-order control variate, rows drawn by importance, draws, infos, moments and the
 guard against NaN. Here both ensembles are batched in one program; `hamcmc.sample` runs them side by side. The posterior
 is a logistic regression. A run of 30,000 iterations or more ("in a long run") gets all optimisations of the compiler.
 
 The peer is a compiled loop with nothing but the matrix products that the estimator consists of, on rows that are
-already in place: for the 11 resting replicas of each ensemble θ = c + S z; for the gradient there X θ and Xᵀ times n
-numbers; for the control variate X (θ − θ̂) and Xᵀ times n numbers, both at θ̂ for one vector, and H̄ (θ − θ̂); and Sᵀ
-times the sum. Not in it: the gather of rows, random numbers, the likelihood between X and Xᵀ, and the sampler.
+already in place: for all replicas θ = θ̂ + S z; for the gradient there X θ and Xᵀ times n numbers; for the control
+variate X (θ − θ̂) and Xᵀ times n numbers, and both at θ̂ for one vector; and Sᵀ times the sum. Not in it: the gather of
+rows, random numbers, the likelihood between X and Xᵀ, and the sampler.
 
 The column "gradient" is a loop with the gradients of the same replicas by `posterior.grad`, on rows in place: what is
 between it and the peer is the user's likelihood, and what is between it and the iteration is the sampler's and the
@@ -106,9 +106,9 @@ def iteration(p: auto.Prepared, batch_size: int, iterations: int, planned: int) 
     return burst
 
 
-def resting(p: auto.Prepared) -> Array:
-    """The positions of the replicas at which an iteration takes gradients."""
-    return p.starts.reshape(ENSEMBLES, p.sampler.replicas, -1)[:, : p.sampler.replicas // 2]
+def positions(p: auto.Prepared) -> Array:
+    """The positions of the replicas, at which an iteration takes gradients."""
+    return jnp.asarray(p.starts.reshape(ENSEMBLES, p.sampler.replicas, -1))
 
 
 def rows_of(p: auto.Prepared, batch_size: int) -> dict:
@@ -135,22 +135,22 @@ def gradients(p: auto.Prepared, batch_size: int, iterations: int) -> Burst:
         tied = jax.tree.map(lambda x: x + (TINY * z[0, 0, 0]).astype(x.dtype), rows.row["y"])  # what is at θ̂ stays
         return each(z, rows._replace(row=rows.row | {"y": tied}))
 
-    return repeated(turn, resting(p), iterations, rows_of(p, batch_size))
+    return repeated(turn, positions(p), iterations, rows_of(p, batch_size))
 
 
 def products(p: auto.Prepared, batch_size: int, iterations: int) -> Burst:
     """Nothing but the matrix products of these gradients."""
     white = p.posterior
-    root, hessian, centre = white.root, white.plain.mean_hessian, white.centre
+    root, centre = white.root, white.centre
 
-    def turn(z: Array, x: Array, root: Array, hessian: Array, centre: Array) -> Array:
+    def turn(z: Array, x: Array, root: Array, centre: Array) -> Array:
         def one(z: Array, x: Array) -> Array:
             theta = centre + z @ root.T
             anchor = centre + TINY * z[0]  # tied to the turn: its products are needed for every minibatch
             away = theta - 1.001 * anchor
             there = (x @ anchor) @ x
-            return ((theta @ x.T) @ x + (away @ x.T) @ x + there + away @ hessian) @ root
+            return ((theta @ x.T) @ x + (away @ x.T) @ x + there) @ root
 
         return jax.vmap(one)(z, x)
 
-    return repeated(turn, resting(p), iterations, rows_of(p, batch_size).row["x"], root, hessian, centre)
+    return repeated(turn, positions(p), iterations, rows_of(p, batch_size).row["x"], root, centre)

@@ -18,6 +18,7 @@ from hamcmc.samplers.ensemble.langevin import ensemble_hamcmc
 from hamcmc.samplers.ensemble.underdamped import ensemble_underdamped
 from hamcmc.samplers.hamcmc import hamcmc
 from hamcmc.samplers.independence import independence
+from hamcmc.samplers.leimkuhler_matthews import leimkuhler_matthews
 from hamcmc.samplers.naive import naive
 from hamcmc.samplers.psgld import psgld
 from hamcmc.samplers.sgfs import sgfs
@@ -81,6 +82,7 @@ __all__ = [
     "hamcmc",
     "independence",
     "laplace",
+    "leimkuhler_matthews",
     "naive",
     "positive",
     "psgld",

@@ -235,7 +235,7 @@ def test_many_rows_go_by_minibatches_around_the_mode(monkeypatch):
         "warm-up",
     ]
     chosen = result.settings["plan"]
-    assert (chosen["regime"], chosen["sampler"]) == ("minibatches", "ensemble_hamcmc")
+    assert (chosen["regime"], chosen["sampler"]) == ("minibatches", "leimkuhler_matthews")
     assert result.settings["batch_size"] == plan.SMALLEST_BATCH  # a normal posterior has no noise at second order
     check_moments(result.posterior["theta"], mean, covariance, float(np.min(result.summary()["ess_bulk"])))
     assert result.check().word in ("good", "usable")

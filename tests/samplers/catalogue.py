@@ -93,6 +93,10 @@ def catalogue(package, posterior, precision):
             lambda: package.independence(posterior, replicas=10),
             {"step_size": 1.0, "slowest": 0.05, "batch_size": None, "bias": 0.0},
         ),
+        "leimkuhler-matthews": (  # exact at every step, but for the noise of minibatches
+            lambda: package.leimkuhler_matthews(posterior.grad, replicas=10),
+            {"step_size": 1 / stiff, "batch_size": None, "bias": 0.0},
+        ),
         "ensemble-underdamped": (
             lambda: package.ensemble_underdamped(posterior.grad, pairs=4, friction=0.7, metric=None),
             {"step_size": 0.02, "slowest": 0.5},
@@ -130,6 +134,7 @@ NAMES = tuple(
         "ensemble-hmc",
         "ensemble-underdamped",
         "independence",
+        "leimkuhler-matthews",
     ]
 )
 

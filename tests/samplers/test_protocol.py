@@ -117,7 +117,7 @@ def test_mirror_keeps_positions_in_the_support(target):
     posterior.fisher = np.eye(2) * 9
     for name in hamcmc.samplers.NAMES:
         options = {"fisher": jnp.eye(2) * 9} if name == "sgrld" else {}
-        if name in ("ensemble_adjusted", "ensemble_hmc", "independence"):  # which take none
+        if name in ("ensemble_adjusted", "ensemble_hmc", "independence", "leimkuhler_matthews"):  # which take none
             with pytest.raises(ValueError, match="cannot use a mirror"):
                 hamcmc.samplers.build(name, posterior)
             continue

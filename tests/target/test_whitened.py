@@ -15,15 +15,15 @@ LIKE = {"b": jnp.zeros(2), "s": jnp.zeros(())}
 CENTRE, ROOT = np.array([0.5, -1.0, 0.2]), np.array([[1.0, 0.3, 0.0], [0.0, 2.0, 0.1], [0.2, 0.0, 0.5]])
 
 
-def plain():
+def plain(package=hamcmc):
     def log_likelihood(p, datum):
         return -0.5 * ((datum["y"] - datum["x"] @ p["b"]) / p["s"]) ** 2 - jnp.log(p["s"])
 
-    return hamcmc.Posterior(
+    return package.Posterior(
         lambda p: -0.5 * jnp.sum(p["b"] ** 2) - p["s"],
         log_likelihood,
         {"x": X, "y": Y},
-        support={"s": hamcmc.positive()},
+        support={"s": package.positive()},
     )
 
 
@@ -79,14 +79,49 @@ def test_a_mirror_is_refused():
         Whitened(posterior, jnp.zeros(2), np.zeros(2), np.ones(2))
 
 
+def at_anchor(package):
+    """A mode of the posterior, its control variate, and the posterior in coordinates that are white there."""
+    posterior = plain(package)
+    found = package.laplace(posterior, {"b": np.zeros(2), "s": np.array(1.0)})
+    reduced = package.control_variate(posterior, found, order=2)
+    return found, reduced, package.target.whitened.WhiteAtAnchor(reduced, found.position, found.root)
+
+
+def check_at_anchor(package):
+    """The estimator is that of the control variate on every minibatch, though −z stands for a product with H̄."""
+    found, reduced, white = at_anchor(package)
+    other = package.target.whitened.Whitened(reduced, found.position, found.flat, found.root)
+    for start, z in ((0, [0.3, -0.7, 1.1]), (10, [-2.0, 0.1, 0.5]), (25, [0.0, 0.0, 0.0])):
+        batch = jax.tree.map(lambda x, i=start: x[i : i + 10], reduced.data)
+        here, there = white.grad(jnp.array(z), batch), other.grad(jnp.array(z), batch)
+        np.testing.assert_allclose(here, there, rtol=2e-3, atol=2e-3)
+
+
+def test_at_the_anchor_the_estimator_is_that_of_the_control_variate():
+    check_at_anchor(hamcmc)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("image, minibatch), size)) - position", "image, minibatch), size)) + position"),
+        ("jnp.subtract, prior(image), curved(away)", "lambda a, b: a, prior(image), curved(away)"),
+        ("unbiased(straight, anchor.mean_grad, size)", "straight"),
+    ],
+)
+def test_a_wrong_expansion_is_noticed(old, new):
+    with mutant("target/whitened.py", old, new) as package, pytest.raises(AssertionError, match="equal to"):
+        check_at_anchor(package)
+
+
 def walk(package, kept):
-    """All replicas after some steps of an ensemble in white coordinates, and what it says about its parameters."""
+    """All replicas after some steps in white coordinates, and what is recorded of their parameters."""
     from hamcmc.inference import compiled, schedules
 
     posterior = plain()
     white = package.target.whitened.Whitened(posterior, LIKE, CENTRE, 0.3 * ROOT)
     options = {} if kept else {"chart": None}
-    sampler = package.samplers.build("ensemble_hamcmc", white, pairs=2, metric=None, gamma=0.1, **options)
+    sampler = package.samplers.build("leimkuhler_matthews", white, replicas=6, **options)
     starts = 0.1 * np.random.default_rng(1).standard_normal((2, 6, 3)).astype(np.float32)
     settings = {"batch_size": 10, "replace": True, "chains": 2, "thin": 1, "slots": 6}
     segment = compiled.build(white, sampler, schedules.Constant(0.01), **settings)
@@ -96,17 +131,12 @@ def walk(package, kept):
     return np.concatenate([np.ravel(x) for x in jax.tree.leaves((found.state.position, found.draws))])
 
 
-def test_an_ensemble_that_keeps_images_draws_the_same():
+def test_replicas_that_keep_their_images_draw_the_same():
     np.testing.assert_allclose(walk(hamcmc, True), walk(hamcmc, False), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("joined(to_image, resting_image, state.step)", "state.image"),  # never renewed
-        ("halves(state.image, state.step)", "halves(state.image, state.step + 1)"),  # those of the wrong half
-    ],
-)
-def test_stale_images_are_noticed(old, new):
-    with mutant("samplers/ensemble/langevin.py", old, new) as package, pytest.raises(AssertionError, match="equal to"):
+def test_stale_images_are_noticed():
+    old, new = "state.step + 1, images(position)", "state.step + 1, state.image"
+    changed = mutant("samplers/leimkuhler_matthews.py", old, new)
+    with changed as package, pytest.raises(AssertionError, match="equal to"):
         np.testing.assert_allclose(walk(package, True), walk(hamcmc, False), rtol=1e-4, atol=1e-5)

@@ -26,11 +26,11 @@ from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.registry import takes
 from hamcmc.store.checkpoint import Checkpoint
 from hamcmc.store.files import reading
-from hamcmc.target.estimators import control_variate
+from hamcmc.target.estimators import SecondOrder, control_variate
 from hamcmc.target.mode import Laplace, approximated, prepared
 from hamcmc.target.noise import gradient_noise
 from hamcmc.target.posterior import Posterior
-from hamcmc.target.whitened import Whitened
+from hamcmc.target.whitened import WhiteAtAnchor, Whitened
 
 QUICK = 2e7  # operations of one gradient of all replicas, below which all data are affordable without a measurement
 
@@ -206,7 +206,10 @@ def assemble(
         estimated = posterior
     elif estimated is None:
         estimated = reduced(posterior, kept_laplace(posterior, like, arrays))
-    white = Whitened(estimated, like, arrays["centre"], arrays["root"])
+    if isinstance(estimated, SecondOrder):
+        white = WhiteAtAnchor(estimated, like, arrays["root"])
+    else:
+        white = Whitened(estimated, like, arrays["centre"], arrays["root"])
     sampler = samplers.build(plan.sampler, white, **plan.options)
     z = arrays["white"]
     starts = z.reshape(-1, z.shape[-1]).astype(white.centre.dtype)

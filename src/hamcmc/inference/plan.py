@@ -15,7 +15,7 @@ PATIENCE = 10.0  # seconds of a first run on all data, above which minibatches a
 LONG = 600.0  # seconds above which minibatches are used also where the posterior is only roughly normal
 NOISE = 0.01  # share of a variance that the gradient's noise may add
 SMALLEST_BATCH, LARGEST_BATCH = 32, 2**14
-MOVING = 11  # replicas of ensemble_hamcmc that move in an iteration
+MOVING, REPLICAS = 11, 16  # replicas that move in an iteration, of ensemble_hamcmc and of leimkuhler_matthews
 LARGEST_STEP, DIAGONAL_STEP = 1.0, 0.2  # ε in white coordinates, and in those that only a diagonal scales
 STRAIGHT = 0.1  # ε times the bend
 BENT, CROOKED = 0.3, 0.7  # bends above which minibatches are not worth their bias; the second where time is long
@@ -178,7 +178,8 @@ def leapfrogs(facts: Measured) -> float:
 def gradients(plan: Plan, facts: Measured) -> float:
     """The work of a plan for minibatches, in gradients on all data."""
     iterations = (plan.warmup or 0) + plan.num_samples * plan.thin
-    return iterations * (plan.batch_size or facts.rows) / facts.rows * MOVING * plan.ensembles
+    moving = REPLICAS if facts.square else MOVING
+    return iterations * (plan.batch_size or facts.rows) / facts.rows * moving * plan.ensembles
 
 
 def on_all_data(reason: str, facts: Measured, *, slow: bool = False) -> Plan:
@@ -214,10 +215,11 @@ def first_run(plan: Plan, bend: float, uneven: float = math.inf) -> Plan:
 
 
 def on_minibatches(facts: Measured, what: str, slow: str) -> Plan:
-    """The ensemble in coordinates that are white at the mode, with a batch that is large enough for its noise.
+    """Langevin steps in coordinates that are white at the mode, with a batch that is large enough for their noise.
 
-    At ε the noise adds ε/(2 − ε) λ/n to a variance (:class:`~hamcmc.Noise`), and a posterior that bends away from its
-    Laplace approximation wants smaller steps.
+    Where only a diagonal is known, the ensemble learns what it leaves out. At ε the noise adds ε/(2 − ε) λ/n to a
+    variance (:class:`~hamcmc.Noise`), and a posterior that bends away from its Laplace approximation wants smaller
+    steps.
     """
     noise, most = facts.noise or 0.0, max(1, min(LARGEST_BATCH, facts.rows // 2))
     step = min(LARGEST_STEP if facts.square else DIAGONAL_STEP, STRAIGHT / max(facts.bend, 1e-9))
@@ -231,10 +233,12 @@ def on_minibatches(facts: Measured, what: str, slow: str) -> Plan:
         f"{what}: minibatches of {size:,} rows with {order}-order control variates around the mode, ε {step:.2g}, "
         f"because {slow}; the gradient's noise then adds {added:.1%} to a variance at most"
     )
-    options: dict[str, Any] = {"metric": None, "gamma": 1.0} if facts.square else {"metric": "diagonal"}
-    warmup = SETTLING * math.ceil(1 / step) if facts.square else None
-    thin = max(2, round(2 / step))  # a replica moves in every second iteration
-    return Plan("minibatches", "ensemble_hamcmc", options, step, size, ENSEMBLES, warmup, thin, reason)
+    thin = max(2, round(2 / step))  # draws are then nearly independent; in an ensemble every second iteration is a move
+    if not facts.square:
+        return Plan("minibatches", "ensemble_hamcmc", {"metric": "diagonal"}, step, size, ENSEMBLES, None, thin, reason)
+    warmup = SETTLING * math.ceil(1 / step)
+    options: dict[str, Any] = {"replicas": REPLICAS}
+    return Plan("minibatches", "leimkuhler_matthews", options, step, size, ENSEMBLES, warmup, thin, reason)
 
 
 def on_predictions(facts: Measured, what: str) -> Plan:

@@ -16,6 +16,7 @@ from hamcmc.samplers.ensemble.langevin import ensemble_hamcmc
 from hamcmc.samplers.ensemble.underdamped import ensemble_underdamped
 from hamcmc.samplers.hamcmc import hamcmc
 from hamcmc.samplers.independence import independence
+from hamcmc.samplers.leimkuhler_matthews import leimkuhler_matthews
 from hamcmc.samplers.naive import naive
 from hamcmc.samplers.psgld import psgld
 from hamcmc.samplers.sgfs import sgfs
@@ -25,7 +26,7 @@ from hamcmc.samplers.sgnht import sgnht
 from hamcmc.samplers.sgrld import sgrld
 from hamcmc.target.protocol import Target
 
-FROM_GRADIENT = (ensemble_hamcmc, ensemble_underdamped, hamcmc, naive, sghmc, sgld, sgnht, sgrld)
+FROM_GRADIENT = (ensemble_hamcmc, ensemble_underdamped, hamcmc, leimkuhler_matthews, naive, sghmc, sgld, sgnht, sgrld)
 FROM_TARGET = (ccadl, ensemble_adjusted, ensemble_hmc, independence, psgld, sgfs)
 FUNCTIONS: dict[str, Callable[..., Sampler]] = {f.__name__: f for f in (*FROM_GRADIENT, *FROM_TARGET)}
 NAMES = tuple(sorted(FUNCTIONS))

@@ -107,7 +107,11 @@ class SecondOrder(ControlVariate):
         self.extra_products = 1
 
     def mean_likelihood_grad(self, position: PyTree, minibatch: PyTree) -> PyTree:
-        """ḡ_Ω(θ) − ḡ_Ω(θ̂) − H_Ω(θ̂)(θ−θ̂) + ḡ(θ̂) + H̄(θ̂)(θ−θ̂).
+        """ḡ_Ω(θ) − ḡ_Ω(θ̂) − H_Ω(θ̂)(θ−θ̂) + ḡ(θ̂) + H̄(θ̂)(θ−θ̂)."""
+        return jax.tree.map(jnp.add, self.remainder(position, minibatch), self.common_grad(position))
+
+    def remainder(self, position: PyTree, minibatch: PyTree) -> PyTree:
+        """ḡ_Ω(θ) − ḡ_Ω(θ̂) − H_Ω(θ̂)(θ−θ̂), which is of second order in θ − θ̂.
 
         ḡ_Ω(θ̂) and H_Ω(θ̂) are functions of the minibatch alone, so replicas that share it share them.
         """
@@ -118,8 +122,7 @@ class SecondOrder(ControlVariate):
         away = jax.tree.map(jnp.subtract, position, self.anchor.position)
         there, product = linearized(grad, self.anchor.position)
         return jax.tree.map(
-            lambda here, there, bent, common: (here - there - bent + common).astype(here.dtype),
-            *(grad(position), there, product(away), self.common_grad(position)),
+            lambda here, there, bent: (here - there - bent).astype(here.dtype), grad(position), there, product(away)
         )
 
     def per_datum_grads(self, position: PyTree, minibatch: PyTree) -> PyTree:

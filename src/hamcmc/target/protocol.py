@@ -42,12 +42,12 @@ class Chart(NamedTuple):
 
     Attributes:
         image: ``position -> image``.
-        grad: ``(image, minibatch) -> gradient`` with respect to the position.
+        grad: ``(position, image, minibatch) -> gradient`` with respect to the position.
         constrain: ``image -> parameters``.
     """
 
     image: Callable[[PyTree], PyTree]
-    grad: Callable[[PyTree, PyTree], PyTree]
+    grad: Callable[[PyTree, PyTree, PyTree], PyTree]
     constrain: Callable[[PyTree], PyTree]
 
 

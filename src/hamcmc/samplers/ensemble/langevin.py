@@ -19,7 +19,6 @@ from hamcmc.samplers.ensemble.resting import (
     halves,
     joined,
 )
-from hamcmc.target.protocol import Chart
 
 
 class EnsembleState(NamedTuple):
@@ -30,14 +29,12 @@ class EnsembleState(NamedTuple):
         grad: gradients at the half that moves next, from when it was at rest (`fresh`: at the half that moved last).
         spread: what a metric that is learned in warm-up knows so far.
         step: the number of half-moves made.
-        image: the images of all replicas, if the target has a chart.
     """
 
     position: PyTree
     grad: PyTree
     spread: Spread | None
     step: Int[Array, ""]
-    image: PyTree = None
 
 
 def ensemble_hamcmc(
@@ -53,7 +50,6 @@ def ensemble_hamcmc(
     adapt: int = 1000,
     mirror: Mirror | None = None,
     space: Space = WHOLE,
-    chart: Chart | None = None,
 ) -> Sampler:
     r"""HAMCMC as an ensemble of two halves that move in turn.
 
@@ -92,7 +88,6 @@ def ensemble_hamcmc(
         adapt: steps in which a metric is learned. In the first eighth of them ε grows to the given value.
         mirror: map that folds a position back into its support (``posterior.mirror``).
         space: how sums and noise are made if a position is spread over devices.
-        chart: the target's map of coordinates. The images of all replicas are then kept, and gradients are taken there.
 
     Returns:
         A :class:`Sampler` with 2(m+1) replicas; positions have a leading axis of that length.
@@ -101,32 +96,24 @@ def ensemble_hamcmc(
     half = RestingHalf(
         pairs, gamma=gamma, metric=metric, damping=damping, cosine=cosine, adapt=adapt, update=update, space=space
     )
-    at_image = jax.vmap(grad if chart is None else chart.grad, (0, None))
-
-    def image_of(positions: PyTree) -> PyTree:
-        return positions if chart is None else jax.vmap(chart.image)(positions)
+    at_each = jax.vmap(grad, (0, None))
 
     def init(position: PyTree) -> EnsembleState:
         half.check(position)
         zeros = jax.tree.map(lambda x: jnp.zeros_like(x[: pairs + 1]), position)
-        image = None if chart is None else image_of(position)
-        return EnsembleState(position, zeros, half.metric.start(position), jnp.zeros((), jnp.int32), image)
+        return EnsembleState(position, zeros, half.metric.start(position), jnp.zeros((), jnp.int32))
 
     def step(key, state: EnsembleState, minibatch: PyTree, step_size) -> tuple[EnsembleState, EnsembleInfo]:
         step_size = step_size * half.pace(state.step)
         moving, resting = halves(state.position, state.step)
-        from_image, resting_image = (moving, resting) if chart is None else halves(state.image, state.step)
         if fresh:
-            g, at_rest = at_image(from_image, minibatch), state.grad
+            g, at_rest = at_each(moving, minibatch), state.grad
         else:
-            g, at_rest = state.grad, at_image(resting_image, minibatch)
+            g, at_rest = state.grad, at_each(resting, minibatch)
         r, spread = half.make(resting, at_rest, state.spread)
         moved, info = transition(key, r, moving, g, step_size, mirror, space)
-        to_image = image_of(moved)
-        kept = at_image(to_image, minibatch) if fresh else at_rest
-        position = joined(moved, resting, state.step)
-        image = None if chart is None else joined(to_image, resting_image, state.step)
-        return EnsembleState(position, kept, spread, state.step + 1, image), info
+        kept = at_each(moved, minibatch) if fresh else at_rest
+        return EnsembleState(joined(moved, resting, state.step), kept, spread, state.step + 1), info
 
     settings = {
         "sampler": "ensemble_hamcmc",
