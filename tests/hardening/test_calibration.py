@@ -22,7 +22,8 @@ def sampler_of(name):
     """The sampler of an entry of the catalogue; of the ensembles each is a sampler."""
     if name.startswith("ensemble"):
         return f"ensemble_{name.partition('-')[2] or 'hamcmc'}"
-    return name.partition("-")[0]
+    whole = name.replace("-", "_")
+    return whole if whole in samplers.NAMES else name.partition("-")[0]
 
 
 def judge(name, model, p, deviation, lost):
