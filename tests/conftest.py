@@ -32,12 +32,16 @@ QUICK = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_co
 def pytest_configure(config):
     """Compile fast, and keep compiled programs between tests, workers and sessions: they are most of the time."""
     # Most programs here take less time to run than to compile; in the processes that tests start, too.
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK}"  # read when the first program is compiled
+    flags = os.environ.get("XLA_FLAGS", "")  # read when the first program is compiled
+    if QUICK not in flags:  # workers inherit it; given twice, it would be another key of the kept programs
+        os.environ["XLA_FLAGS"] = f"{flags} {QUICK}"
     switches = {
         "jax_disable_most_optimizations": True,
         "jax_compilation_cache_dir": str(config.cache.mkdir("xla")),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": 0,
+        "jax_persistent_cache_enable_xla_caches": "none",  # their folder would be part of every key
+        "jax_traceback_in_locations_limit": 0,  # lines of source in programs, which nobody reads
     }
     for name, value in switches.items():
         jax.config.update(name, value)

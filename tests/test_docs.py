@@ -45,7 +45,8 @@ def blocks(text: str) -> list[tuple[int, str]]:
     return [(text[: m.start()].count("\n") + 1, m[1]) for m in re.finditer(r"```python\n(.*?)```", text, re.DOTALL)]
 
 
-OTHERWISE_TESTED = ("interoperability.md",)  # tests/interop covers what it calls
+# tests/interop and tests/inference/test_network.py cover what these pages call.
+OTHERWISE_TESTED = ("interoperability.md", "from-blackjax.md", "networks.md")
 LONG = ("README.md", "first-posterior.md")  # runs that repay the time to optimise their programs
 
 

@@ -20,9 +20,13 @@ LONG = ("run_on_disk", "your_own_loop")  # runs that repay the time to optimise 
 
 
 RUN_BY_ITS_PAGE = "first_posterior"  # which tests/test_docs.py runs
+SELDOM = ("clean_a_recording", "run_on_disk")  # tests/speech and tests/inference/test_resume.py cover what these call
+SCRIPTS = [
+    pytest.param(n, marks=pytest.mark.slow) if n in SELDOM else n for n in sorted(SAID.keys() - {RUN_BY_ITS_PAGE})
+]
 
 
-@pytest.mark.parametrize("name", sorted(SAID.keys() - {RUN_BY_ITS_PAGE}))
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_an_example_runs(name, request, tmp_path, monkeypatch, capsys):
     if name in LONG:
         request.getfixturevalue("optimised")

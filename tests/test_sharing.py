@@ -24,7 +24,13 @@ def newest():
     return [*compiled.Traced.values][-1]
 
 
-@pytest.mark.parametrize("how", [{"sampler": "sgld", "step_size": 0.01}, {"adapt": 20, "replicas": 4}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"sampler": "sgld", "step_size": 0.01},
+        pytest.param({"adapt": 20, "replicas": 4}, marks=pytest.mark.slow),
+    ],
+)
 def test_runs_that_differ_in_nothing_share_a_program(how):
     """Also of posteriors that are made anew; another seed or init is no difference, another thinning is."""
     run = lambda **more: hamcmc.sample(normal(), init=jnp.zeros(2), num_samples=20, progress=False, **how | more)

@@ -55,6 +55,7 @@ def test_what_replicas_share_counts_once_in_a_run(run):
 MIXING, ESS, SUMMARIES, MEASURED = (f"diagnostics/{f}.py" for f in ("mixing", "ess", "summaries", "measured"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [

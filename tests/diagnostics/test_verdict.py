@@ -369,6 +369,7 @@ def test_errors_of_the_check_are_raised(kind):
     check_errors_are_raised(hamcmc, kind)
 
 
+@pytest.mark.slow
 def test_a_check_that_hides_them_is_noticed():
     hidden = "except (gradients.Unconfronted, TypeError) as error:"
     with (

@@ -205,19 +205,23 @@ def test_intervals_are_exact_and_cover_at_their_level(tmp_path):
     assert new.high[0] == pytest.approx(norm.ppf(0.95) * np.sqrt(1.5), rel=1e-4)
 
 
-def test_coverage_notices_a_wrong_predictive(tmp_path):
-    normal_means(tmp_path / "run")
-    for old, new in (
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
         ('variance[s] = 1 / at["noise_precision"]', 'variance[s] = 0.8 / at["noise_precision"]'),
         ("mean[part] = centre.mean(0)\n", "mean[part] = centre.mean(0)\n            centre[:] = mean[part]\n"),
-    ):
-        with mutant("factorization/predict.py", old, new) as hamcmc:
-            from hamcmc.factorization import predict as changed
+    ],
+)
+def test_coverage_notices_a_wrong_predictive(tmp_path, old, new):
+    normal_means(tmp_path / "run")
+    with mutant("factorization/predict.py", old, new) as hamcmc:
+        from hamcmc.factorization import predict as changed
 
-            assert changed is not predict
-            assert hamcmc.__file__
-            with pytest.raises(AssertionError):
-                check_coverage(changed, tmp_path / "run")
+        assert changed is not predict
+        assert hamcmc.__file__
+        with pytest.raises(AssertionError):
+            check_coverage(changed, tmp_path / "run")
 
 
 def test_quantiles_of_hard_mixtures():

@@ -71,6 +71,7 @@ def test_the_gradient_of_a_part_is_unbiased(model, order):
         np.testing.assert_allclose(found[s], exact[s], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -125,6 +126,7 @@ class TestGibbs:
         assert np.abs(self.z_scores(h)).max() < 3.5
         self.check_constants(h)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("old", "new"),
         [

@@ -170,6 +170,7 @@ def test_a_run_that_goes_on_can_be_resumed(monkeypatch, tmp_path):
     np.testing.assert_array_equal(again.posterior["a"], whole.posterior["a"][:, : again.draws])
 
 
+@pytest.mark.slow
 def test_a_first_run_that_is_not_good_is_followed_by_a_thorough_one(monkeypatch, tmp_path):
     monkeypatch.setitem(grading.ESS, grading.GOOD, 6000)
     monkeypatch.setattr(run, "MOST_RUNS", 2)
@@ -183,7 +184,7 @@ def test_a_first_run_that_is_not_good_is_followed_by_a_thorough_one(monkeypatch,
     np.testing.assert_array_equal(found.posterior["a"], again.posterior["a"])
 
 
-@pytest.mark.parametrize("regression", [False, True])
+@pytest.mark.parametrize("regression", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_nearly_normal_posteriors_take_independent_proposals(regression):
     posterior, mean, covariance = rows_of_a_regression(500)
     if not regression:
@@ -241,7 +242,8 @@ def test_many_rows_go_by_minibatches_around_the_mode(monkeypatch):
     assert result.check().word in ("good", "usable")
 
 
-@pytest.mark.parametrize("regime", ["all data", "minibatches"])
+# On all data: test_a_run_that_goes_on_can_be_resumed.
+@pytest.mark.parametrize("regime", [pytest.param("all data", marks=pytest.mark.slow), "minibatches"])
 def test_an_interrupted_run_goes_on_to_the_same_draws(regime, tmp_path, monkeypatch, short_segments):
     short_segments(40)
     posterior, how = normal(), QUICKLY

@@ -55,8 +55,15 @@ def count(make, seeds=200):
 SIZES = [(1, 1), (1, 20), (4, 3), (22, 1), (22, 20)]
 
 
-@pytest.mark.parametrize("keep", [0.0, 0.7, 0.98])
-@pytest.mark.parametrize(("chains", "dimension"), SIZES)
+KEPT = (0.98, 0.7, 0.0, 0.7, 0.98)  # of each size in the usual run; all of them in the slow one
+EVERY = [
+    pytest.param(*size, keep, marks=() if keep == usual else pytest.mark.slow)
+    for size, usual in zip(SIZES, KEPT)
+    for keep in (0.0, 0.7, 0.98)
+]
+
+
+@pytest.mark.parametrize(("chains", "dimension", "keep"), EVERY)
 def test_good_draws_are_let_alone(chains, dimension, keep):
     def gaussian(seed):
         x = draws(seed, chains, dimension, keep=keep)
@@ -191,7 +198,12 @@ def test_an_ensemble_that_is_not_tamed():
 
 @pytest.mark.parametrize(
     ("posterior", "start", "step_size"),
-    [(GAUSSIAN, 0.0, 0.1), (GAUSSIAN, 100.0, 0.05), (TAILS, 0.0, 0.1), (TAILS, 10.0, 0.5)],
+    [
+        pytest.param(GAUSSIAN, 0.0, 0.1, marks=pytest.mark.slow),
+        (GAUSSIAN, 100.0, 0.05),
+        pytest.param(TAILS, 0.0, 0.1, marks=pytest.mark.slow),
+        (TAILS, 10.0, 0.5),
+    ],
     ids=["gaussian", "gaussian from afar", "tails", "tails from afar"],
 )
 def test_good_runs_complete(posterior, start, step_size):

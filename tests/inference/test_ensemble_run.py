@@ -41,7 +41,7 @@ def test_replicas_are_chains(correlated, tmp_path):
     assert result.to_arviz().posterior.sizes["chain"] == 12
 
 
-@pytest.mark.parametrize("sampler", ["ensemble_hmc", "ensemble_hamcmc"])
+@pytest.mark.parametrize("sampler", ["ensemble_hmc", pytest.param("ensemble_hamcmc", marks=pytest.mark.slow)])
 def test_an_ensemble_draws_beside_another_what_it_draws_alone(correlated, sampler):
     """Each has keys of its own and a thread of its own."""
     posterior, start = correlated

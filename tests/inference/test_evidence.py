@@ -96,6 +96,7 @@ def test_exact_evidence(check):
     check(hamcmc)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new", "check"),
     [

@@ -92,11 +92,13 @@ def kill_and_resume(jobs, directory, kills, seed):
 
 def assert_killed_inside(found):
     inside = {n for n in found if isinstance(n, int) and 0 < n < 3100}
-    assert len(inside) >= len(found) // 4, found
+    assert len(inside) >= max(1, len(found) // 4), found
 
 
-def test_four_kills(jobs, tmp_path):
-    assert_killed_inside(kill_and_resume(jobs, tmp_path, 4, seed=1))
+def test_two_kills(jobs, tmp_path):
+    """One while it starts, and one while it writes."""
+    found = kill_and_resume(jobs, tmp_path, 2, seed=1)
+    assert_killed_inside(found)
 
 
 @pytest.mark.slow
@@ -104,9 +106,8 @@ def test_twenty_kills(jobs, tmp_path):
     assert_killed_inside(kill_and_resume(jobs, tmp_path, 20, seed=2))
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # tests/cli/test_cli.py does so with a command
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_leaves(jobs, tmp_path, number, code):
     out = tmp_path / "run"
     process = jobs.start(out, pause=0.02)

@@ -32,6 +32,7 @@ def search(posterior: hamcmc.Posterior) -> tuple[Laplace, Laplace]:
     return first, surveyed(passes, first, passes.flat(position), 0)
 
 
+@pytest.mark.slow
 def test_two_modes_are_no_mode():
     """Components that may change places have two modes with one half of the mass each, and the reason says so."""
     first, found = search(mixture(0.5))

@@ -166,6 +166,7 @@ def test_training_comes_to_the_mode():
     assert np.allclose(fisher, 300 / 0.25, rtol=0.4)
 
 
+@pytest.mark.slow
 def test_the_run_samples_the_posterior():
     model, mean, precision = linear()
     planned = decide(Measured(300, 46_090, False, 550, 32, False, matrices=3, folded=True))

@@ -37,7 +37,7 @@ def run_by_hand(posterior, sampler, init, *, chain, seed, step_size, warmup, thi
     return jax.tree.map(lambda *x: np.stack(x), *positions)
 
 
-@pytest.mark.parametrize("name", ["sgld", "hamcmc"])
+@pytest.mark.parametrize("name", [pytest.param("sgld", marks=pytest.mark.slow), "hamcmc"])
 def test_a_run_is_what_it_would_be_by_hand(model, draw, name, x64):
     result = draw(name, seed=4, **BY_HAND)
     sampler = samplers.build(name, model)
@@ -60,7 +60,7 @@ def test_chains_differ_and_each_is_itself_run_alone(draw):
     assert np.abs(draw(seed=1).posterior["theta"] - theta).min() > 0
 
 
-@pytest.mark.parametrize("thin", [1, 3, 20])
+@pytest.mark.parametrize("thin", [pytest.param(1, marks=pytest.mark.slow), 3, 20])
 def test_draws_do_not_depend_on_the_length_of_a_segment(draw, short_segments, thin):
     """A segment of 7 is shorter than thin = 20, and cuts across warm-up, draws and chunks."""
     settings = {"thin": thin, "num_samples": 10, "warmup": 25}
@@ -142,7 +142,7 @@ def nested_posterior():
 NESTED = {"b": jnp.float32(0.1), "inner": {"c": jnp.zeros(2), "s": jnp.ones(())}}
 
 
-USUAL = ("sgld", "psgld", "hamcmc", "ensemble_hamcmc")
+USUAL = ("hamcmc", "ensemble_hamcmc")
 
 
 @pytest.mark.parametrize("name", [n if n in USUAL else pytest.param(n, marks=pytest.mark.slow) for n in samplers.NAMES])

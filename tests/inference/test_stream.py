@@ -41,7 +41,12 @@ def on_disk(data, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "replace"),
-    [("sgld", True), ("sgld", False), ("hamcmc", False), pytest.param("hamcmc", True, marks=pytest.mark.slow)],
+    [
+        ("sgld", True),
+        ("hamcmc", False),
+        pytest.param("sgld", False, marks=pytest.mark.slow),
+        pytest.param("hamcmc", True, marks=pytest.mark.slow),
+    ],
 )
 def test_streamed_draws_are_those_from_memory(model, draw, on_disk, monkeypatch, name, replace):
     data, reads = on_disk

@@ -110,6 +110,7 @@ def cost_of_what_is_not_a_run(monkeypatch):
     monkeypatch.setattr(contest, "cost", lambda r: made() if isinstance(r, Finished) else real(r))
 
 
+@pytest.mark.slow
 def test_the_recommended_sampler_is_not_held_back(monkeypatch):
     """On the ridge it has the step of the plan, and nearly independent draws; at ε = 0.02 it had 447 of 16 000."""
     everything = gallery.configurations

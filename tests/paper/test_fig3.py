@@ -8,7 +8,7 @@ import pytest
 from hamcmc.paper import bench, denoising, fig3
 from hamcmc.paper.journal import Journal
 
-SMALL = {"speech_rank": 4, "noise_rank": 2, "iterations": 100, "averaged": 30, "candidates": 2, "noises": 1}
+SMALL = {"speech_rank": 4, "noise_rank": 2, "iterations": 20, "averaged": 10, "candidates": 2, "noises": 1}
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from hamcmc.factorization import ratings as files
 from hamcmc.factorization import sharded as factorization
@@ -93,21 +94,37 @@ class Launches:
             keep(task["name"], found)
 
 
-@pytest.fixture
-def stand(monkeypatch):
+def put_in_place(patch):
+    """The stand-ins, and the launches that they count."""
     quick = fig5.settings(True)
-    monkeypatch.setattr(fig5, "settings", lambda _: quick | TINY)
-    monkeypatch.setattr("hamcmc.paper.ratings.movielens_like", lambda *_, seed: movielens_like(60, 50, 3000, seed=seed))
-    monkeypatch.setattr(fig5, "Runner", Stand)
+    patch.setattr(fig5, "settings", lambda _: quick | TINY)
+    patch.setattr("hamcmc.paper.ratings.movielens_like", lambda *_, seed: movielens_like(60, 50, 3000, seed=seed))
+    patch.setattr(fig5, "Runner", Stand)
     launches = Launches()
-    monkeypatch.setattr(processes, "perform", launches)
+    patch.setattr(processes, "perform", launches)
     return launches
 
 
-def test_results(stand, tmp_path):
-    said = []
-    found = fig5.reproduce(tmp_path, quick=True, seed=3, progress=lambda status: said.append(status.done))
-    results = json.loads((tmp_path / "results.json").read_text())
+@pytest.fixture
+def stand(monkeypatch):
+    """Without pictures, which take longest: those of `made` are looked at."""
+    monkeypatch.setattr(fig5, "draw", lambda *_: Figure(figsize=(1, 1)))
+    return put_in_place(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A whole reproduction with the stand-ins, its folder, and how far it said it was."""
+    folder, said = tmp_path_factory.mktemp("fig5"), []
+    with pytest.MonkeyPatch.context() as patch:
+        put_in_place(patch)
+        found = fig5.reproduce(folder, quick=True, seed=3, progress=lambda status: said.append(status.done))
+    return found, folder, said
+
+
+def test_results(made):
+    found, folder, said = made
+    results = json.loads((folder / "results.json").read_text())
     assert {f.name for f in found.files} == {"fig5.png", "fig5.svg", "results.json"}
     assert list(results["tuned"]) == list(results["rmse"]) == [row[0] for row in found.rows[:5]] == list(fig5.METHODS)
     assert [tuple(row[:2]) for row in found.rows[5:]] == [
@@ -122,9 +139,9 @@ def test_results(stand, tmp_path):
     assert said[-1] < 1
 
 
-def test_costs_on_processes_and_on_more_cores(stand, tmp_path):
+def test_costs_on_processes_and_on_more_cores(made):
     """The network is found from the times of messages, and with it the costs on 16 cores."""
-    found = fig5.reproduce(tmp_path, quick=True, seed=3)
+    found, _, _ = made
     costs = found.results["processes"]
     assert costs["network"] == pytest.approx(NETWORK)
     for n in (1, 2, 16):
@@ -182,11 +199,11 @@ def test_numbers_of_processes(stand, tmp_path):
     assert all(task[1] == 1 for task in stand.tasks)
 
 
-def test_the_title_says_what_the_data_are(stand, tmp_path):
-    made = fig5.reproduce(tmp_path / "made", quick=True)
-    assert "synthetic" in made.title
-    assert "(quick)" in made.title
-    assert "synthetic" in (tmp_path / "made" / "fig5.svg").read_text()
+def test_the_title_says_what_the_data_are(stand, made, tmp_path):
+    found, folder, _ = made
+    assert "synthetic" in found.title
+    assert "(quick)" in found.title
+    assert "synthetic" in (folder / "fig5.svg").read_text()
     lines = ["user,item,rating", *(f"{u},{i},{1 + (u * i) % 5}" for u in range(70) for i in range(50))]
     (tmp_path / "own.csv").write_text("\n".join(lines))
     own = fig5.reproduce(tmp_path / "own", quick=True, ratings=tmp_path / "own.csv", blocks=2)

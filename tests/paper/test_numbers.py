@@ -142,6 +142,7 @@ def test_the_theorems_averages():
     check_theorem(theorem, ManyRuns)
 
 
+@pytest.mark.slow
 def test_averages_without_weights_are_noticed():
     old = "sums.total + now.step_size * self._average(after.position)"
     with mutant("paper/runs.py", old, "sums.total + self._average(after.position)"):

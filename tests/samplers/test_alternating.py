@@ -55,6 +55,7 @@ def test_in_other_ways(optimised, run):
     assert np.abs(z_scores(hamcmc, **run)).max() < 4
 
 
+@pytest.mark.slow
 def test_power(optimised):
     """Gradients that do not know the newest τ."""
     old, new = "posterior.grad(position | self.held", "posterior.grad(position | {'tau': 0.0}"
@@ -92,7 +93,9 @@ def test_samplers_are_taken_in_every_way():
         hamcmc.alternating(target, conditional, lambda grad: hamcmc.sgld(grad), drawn=("tau",))
 
 
-@pytest.mark.parametrize("name", ["psgld", "sgfs", "ccadl"])
+@pytest.mark.parametrize(
+    "name", ["psgld", pytest.param("sgfs", marks=pytest.mark.slow), pytest.param("ccadl", marks=pytest.mark.slow)]
+)
 def test_inner_samplers_that_need_more_than_a_gradient(name):
     sampler = hamcmc.alternating(posterior(hamcmc), conditional, name, drawn=("tau",))
     state = sampler.init({"mu": X.mean(), "tau": jnp.float32(-1.0)})

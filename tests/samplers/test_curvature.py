@@ -86,7 +86,10 @@ def check_against_dense(module, seed, pairs, dimension, gamma, cosine=0.0, toler
     return h, float(bound)
 
 
-@pytest.mark.parametrize("memory", range(2, 21))
+USUAL = (2, 3, 5, 20)  # the ends, the default and the paper's largest
+
+
+@pytest.mark.parametrize("memory", [m if m in USUAL else pytest.param(m, marks=pytest.mark.slow) for m in range(2, 21)])
 def test_h_g_and_root_are_those_of_dense_bfgs(memory):
     for seed in range(3):
         check_against_dense(curvature, seed, memory - 1, 30, 0.7)
@@ -107,6 +110,7 @@ def test_random_memories(seed, pairs, dimension, gamma, cosine):
     assert largest * (1 - 1e-8) <= bound <= 2 * pairs * max(largest, gamma) * (1 + 1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -264,6 +268,7 @@ class TestBlock:
             assert not f.accepted.any()
             assert not np.asarray(f.weights).any()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("old", "new"),
         [

@@ -22,7 +22,8 @@ def check_gaussian(package, name, part=1.0):
     target.check(make(), relaxations=1.25 * part, **arguments)
 
 
-IN_THE_SLOW_RUN = (*VARIANTS, "naive", "sgfs")
+# Those that another law test of the usual run goes through, here or on the quartic target.
+IN_THE_SLOW_RUN = (*VARIANTS, "naive", "sgfs", "psgld", "ensemble-adjusted")
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,7 @@ def test_fisher_scoring_at_large_steps():
     check_fisher_scoring(hamcmc)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [("(n + N) / n * N * fisher", "N * fisher"), ("/ max(n - 1, 1)", "/ max(n - 1, 1) * 3")],
@@ -109,7 +111,7 @@ def test_varying_curvature(name):
     check_quartic(hamcmc, name)
 
 
-@pytest.mark.parametrize("name", ["psgld", "naive"])
+@pytest.mark.parametrize("name", ["psgld", pytest.param("naive", marks=pytest.mark.slow)])
 def test_without_gamma_a_bias_remains(name):
     """The paper's proposition: a preconditioner that follows the position needs Γ."""
     with pytest.raises(AssertionError, match="off by"):
@@ -191,12 +193,8 @@ MUTATIONS = [
 ]
 
 
-SELDOM = (SGFS, SGRLD, SGNHT, CCADL, ADJUSTED, UNDERDAMPED)  # what takes long, and seldom changes
-FIRST = {m[0]: m for m in reversed(MUTATIONS)}  # of each file
-LONG = [m if FIRST[m[0]] is m and m[0] not in SELDOM else pytest.param(*m, marks=pytest.mark.slow) for m in MUTATIONS]
-
-
-@pytest.mark.parametrize(("file", "old", "new", "check", "name"), LONG)
+@pytest.mark.slow
+@pytest.mark.parametrize(("file", "old", "new", "check", "name"), MUTATIONS)
 def test_broken_maths_is_noticed(file, old, new, check, name):
     with mutant(file, old, new) as package, pytest.raises(AssertionError, match="off|finite"):
         check(package, name, part=0.4)

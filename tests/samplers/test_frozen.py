@@ -51,6 +51,7 @@ def test_what_was_learned_in_warmup_is_fixed(name):
     check(hamcmc, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "file", "old", "new"),
     [

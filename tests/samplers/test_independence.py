@@ -38,6 +38,7 @@ def test_proposals_have_their_density(dimension, heavy):
     check_density(module, dimension, heavy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -62,6 +62,7 @@ def test_stationary_law_at_finite_steps(x64):
     check_stationary(hamcmc)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -150,6 +151,7 @@ def test_measure_of_temperature():
     check_measure(hamcmc)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -225,6 +227,7 @@ def test_half_normal(name):
     check_half_normal(hamcmc, name)
 
 
+@pytest.mark.slow
 def test_a_wall_that_keeps_the_momentum_is_noticed():
     old, new = "jax.jvp(mirror, (moved,), (momentum,))", "(mirror(moved), momentum)"
     with mutant("samplers/sghmc.py", old, new) as package, pytest.raises(AssertionError, match="off"):

@@ -25,9 +25,17 @@ def batch(target):
 USUAL = [pytest.param(n, marks=pytest.mark.slow) if n in VARIANTS else n for n in NAMES]
 
 
-@pytest.fixture(scope="module", params=USUAL)  # one step function for all tests, so that it is compiled once
-def sampler(request, target):
-    return catalogue(hamcmc, target.posterior, target.stiffness)[request.param][0]()
+@pytest.fixture(scope="module")
+def made():
+    """Samplers by name, each with one step function for all tests, so that it is compiled once."""
+    return {}
+
+
+@pytest.fixture(scope="module", params=USUAL)
+def sampler(request, target, made):
+    if request.param not in made:
+        made[request.param] = catalogue(hamcmc, target.posterior, target.stiffness)[request.param][0]()
+    return made[request.param]
 
 
 START = {"b": jnp.array([0.3, -0.2], jnp.float32), "c": jnp.array(0.1, jnp.float32)}
@@ -80,6 +88,13 @@ def test_same_key_same_step(sampler, batch):
     assert differ.all() or (differ.any() and sampler.settings["sampler"] == "independence")  # which stays where it is
 
 
+# Of each way to keep a state one; tests/samplers/test_exact.py runs all samplers under vmap.
+TOGETHER = ("psgld-corrected", "ccadl", "hamcmc-3", "ensemble", "ensemble-hmc")
+
+
+@pytest.mark.parametrize(
+    "sampler", [n if n in TOGETHER else pytest.param(n, marks=pytest.mark.slow) for n in NAMES], indirect=True
+)
 def test_vmap_and_jit_agree(sampler, batch):
     """Vmapped over chains it does to each what it does alone."""
     starts = jax.tree.map(lambda x: jnp.stack([x, x + 1]), start_of(sampler))

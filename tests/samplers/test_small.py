@@ -38,6 +38,7 @@ def test_the_inverse_of_any_matrix():
     check(small)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [

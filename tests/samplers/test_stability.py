@@ -111,6 +111,7 @@ def test_a_lost_replica_counts_for_little():
     check_lost(hamcmc)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [("(c * w) @ (c.T -", "c @ (c.T -"), ("- (w / jnp.sum(w)) @ c.T)", ")"), ("middle / jnp.where", "1 / jnp.where")],

@@ -129,6 +129,7 @@ def test_a_lost_replica_comes_back():
     check_lost_replica(hamcmc)
 
 
+@pytest.mark.slow
 def test_it_would_be_lost():
     with (
         mutant(UNDERDAMPED, "(replica_axis(kept, x) * x)", "x") as package,

@@ -99,7 +99,10 @@ def test_more_draws_than_looks():
     assert len({x.tobytes() for x in part.draws}) == 5
 
 
-@pytest.mark.parametrize(("samples", "channels", "rate"), [(1, 1, 8000), (50, 1, 8000), (2000, 5, 96_000)])
+@pytest.mark.parametrize(
+    ("samples", "channels", "rate"),
+    [(1, 1, 8000), pytest.param(50, 1, 8000, marks=pytest.mark.slow), (2000, 5, 96_000)],
+)
 def test_short_and_wide(samples, channels, rate):
     noisy = np.random.default_rng(0).normal(size=(samples, channels))
     out, _ = cleaned(noisy, rate)

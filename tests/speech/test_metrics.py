@@ -55,6 +55,7 @@ def test_sdr_is_a_projection_on_the_delays(speech):
     check_projection(metrics.sdr, speech)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [

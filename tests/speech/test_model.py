@@ -87,6 +87,7 @@ def test_the_gradient_is_that_of_the_log_density():
         assert (at(0.01) - at(-0.01)) / 0.02 == pytest.approx(slope, rel=0.02)
 
 
+@pytest.mark.slow
 def test_minibatches_of_the_wrong_rows_are_noticed():
     with mutant(
         "speech/model.py", "x.reshape(-1, EVERY, *x.shape[1:]), first, 1,", "x.reshape(-1, EVERY, *x.shape[1:]), 0, 1,"

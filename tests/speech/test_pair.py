@@ -49,6 +49,7 @@ def test_two_normal_sources():
     assert errors["energy"] < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "noticed"),
     [

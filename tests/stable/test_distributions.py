@@ -28,6 +28,7 @@ def test_positive_stable_has_its_laplace_transform(a):
     assert laplace_z(distributions, a) < 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -96,14 +96,13 @@ def test_the_papers_moves_keep_the_law_of_an_impulse(alpha, power):
 RULE = "ratio + density(new[2]) - density(old[2])"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "new",
     [
         "ratio + 0.5 * (density(new[2]) - density(old[2]))",
-        *(
-            pytest.param(rule, marks=pytest.mark.slow)
-            for rule in ("ratio + 2 * (density(new[2]) - density(old[2]))", "ratio + 0 * density(new[2])")
-        ),
+        "ratio + 2 * (density(new[2]) - density(old[2]))",
+        "ratio + 0 * density(new[2])",
     ],
 )
 def test_a_wrong_acceptance_of_the_papers_moves_is_noticed(new):
@@ -120,17 +119,13 @@ def test_the_quadrature_knows_the_levy_law():
         assert mean_log_impulse(1.0, power, dof) == pytest.approx(exact, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
         (IMPULSES, "+ latent[1] - jnp.exp(latent[1])", "- jnp.exp(latent[1])"),
-        pytest.param(
-            IMPULSES,
-            "ratio = log_latent_density(latent) - log_latent_density(old[:2])",
-            "ratio = 0.0",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(MODEL, "-dof / 2 * log_variance", "-dof * log_variance", marks=pytest.mark.slow),
+        (IMPULSES, "ratio = log_latent_density(latent) - log_latent_density(old[:2])", "ratio = 0.0"),
+        (MODEL, "-dof / 2 * log_variance", "-dof * log_variance"),
     ],
 )
 def test_power_of_the_impulses(file, old, new):
@@ -166,6 +161,10 @@ def test_two_sources_share_an_entry():
 
 def test_so_they_do_with_the_papers_moves():
     assert shared_z(partial(Metropolis, swap=False), "prior") < 4
+
+
+@pytest.mark.slow
+def test_a_wrong_share_is_noticed():
     with mutant(MODEL, "-dof / 2 * log_variance", "-dof * log_variance"):
         broken = importlib.import_module("hamcmc.stable.impulses").Metropolis
         assert shared_z(partial(broken, swap=False), "prior") > 8
@@ -187,6 +186,10 @@ def prior_slopes(module):
 
 def test_the_prior_of_mirrored_factors():
     np.testing.assert_allclose(*prior_slopes(importlib.import_module("hamcmc.stable.model")), rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_wrong_prior_of_mirrored_factors_is_noticed():
     with mutant(MODEL, "- model.form.mirror * logs", "+ 0 * logs"):
         found, exact = prior_slopes(importlib.import_module("hamcmc.stable.model"))
     assert np.abs(found / exact - 1).max() > 0.1
@@ -228,11 +231,12 @@ def test_the_posterior_covers_the_truth():
     assert (np.abs(covered(stable) - [0.5, 0.9]) < 3 * error).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [
         ("gain * (1 - gain) *", "0.5 * gain * (1 - gain) *"),
-        pytest.param("mean = along * gain", "mean = 0 * along * gain", marks=pytest.mark.slow),
+        ("mean = along * gain", "mean = 0 * along * gain"),
     ],
 )
 def test_power_of_the_coverage(old, new):

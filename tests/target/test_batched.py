@@ -63,6 +63,7 @@ def test_a_run_is_the_same(both):
     np.testing.assert_allclose(many.posterior["theta"], one.posterior["theta"], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_on_minibatches_is_the_same(both, monkeypatch):
     monkeypatch.setattr(plan, "PATIENCE", 0.0)
     monkeypatch.setattr(auto, "QUICK", 0.0)

@@ -109,6 +109,7 @@ def test_in_double_precision(x64, check):
     check(hamcmc)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new", "check"),
     [
@@ -202,7 +203,11 @@ def test_svrg_passes_over_the_data_only_when_due():
     assert "known_trip_count" not in loops[0]
 
 
-def test_every_sampler_by_name():
+USUAL = ("psgld", "ccadl", "hamcmc", "ensemble_hamcmc")
+
+
+@pytest.mark.parametrize("names", [USUAL, pytest.param(samplers.NAMES, marks=pytest.mark.slow)], ids=["usual", "all"])
+def test_every_sampler_by_name(names):
     """Each takes a step, and on all data, where the estimator is the gradient itself, it is the plain step."""
     target = Gaussian(hamcmc)
     start = {"b": jnp.array([0.3, -0.2], jnp.float32), "c": jnp.array(0.1, jnp.float32)}
@@ -222,7 +227,7 @@ def test_every_sampler_by_name():
             out.append(state.position)
         return out
 
-    for name in samplers.NAMES:
+    for name in names:
         if name in ("ensemble_adjusted", "ensemble_hmc", "independence"):  # take no minibatches
             continue
         if name not in ("psgld", "ccadl"):  # by the mean gradient and by those of each datum

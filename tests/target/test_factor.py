@@ -267,6 +267,7 @@ def test_every_target_is_openly_one(name, x64):
     assert isinstance(target, Target)
 
 
+@pytest.mark.slow
 def test_a_broken_factor_is_noticed(x64):
     """In the one place where it stands, for all targets that have data."""
     with mutant("target/protocol.py", "scaled = factor * g", "scaled = factor / 2 * g") as package:
@@ -276,6 +277,7 @@ def test_a_broken_factor_is_noticed(x64):
                     check(package, make)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new", "make"),
     [
@@ -296,6 +298,7 @@ def test_a_broken_estimator_is_noticed(file, old, new, make, x64):
         check(package, make)
 
 
+@pytest.mark.slow
 def test_a_sum_in_place_of_a_mean_is_noticed(x64):
     with (
         mutant("target/posterior.py", "jnp.mean(self.log_lik", "jnp.sum(self.log_lik") as package,

@@ -47,6 +47,7 @@ def test_in_single_precision_with_all_digits(monkeypatch):
     check(hamcmc, monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [

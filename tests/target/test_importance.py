@@ -51,6 +51,7 @@ def test_rows_are_drawn_with_their_probabilities(batch_size):
     check_frequencies(hamcmc, batch_size)
 
 
+@pytest.mark.slow
 def test_broken_draws_are_noticed():
     with (
         mutant(
@@ -85,6 +86,7 @@ def test_the_guide_finds_the_row_of_every_tick():
     check_guide(hamcmc)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "broken"),
     [
@@ -106,7 +108,7 @@ def test_the_usual_steps_are_enough_for_our_own_probabilities():
         assert importance.Guide.of(last).steps == importance.STEPS
 
 
-@pytest.mark.parametrize("batch_size", [1, 5])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_rows_on_the_host_are_the_same(batch_size):
     data = jnp.arange(7.0)
     plain = hamcmc.Posterior(lambda x: -(x**2), lambda x, row: -((x - row) ** 2), data)

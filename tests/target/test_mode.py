@@ -171,6 +171,7 @@ def test_laplace_in_double_precision(make, family, x64):
     check_laplace(hamcmc, make, family)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [

@@ -43,6 +43,7 @@ def test_closed_form():
     check_covariance(hamcmc)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [

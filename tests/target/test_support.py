@@ -77,6 +77,7 @@ def test_a_gamma_posterior_sampled_both_ways(way, shape):
         assert error < 0.03  # so that a missing Jacobian or noise scale cannot pass
 
 
+@pytest.mark.slow
 def test_an_exponential_posterior_by_mirroring_at_the_edge():
     """Exponential(1) has most of its mass at the edge, where the fold matters."""
     posterior = hamcmc.Posterior(lambda p: -jnp.sum(p), support=hamcmc.positive("mirror"))

@@ -20,9 +20,12 @@ def test_there_are_enough():
     assert len([n for n in zoo.names() if zoo.family(n) != "posteriordb"]) >= 50
 
 
-@pytest.mark.parametrize("name", zoo.names())
-def test_case(name):
-    """The density and its gradient are finite at the start in single precision, and the reference fits the case."""
+FIRST = {zoo.family(n): n for n in reversed(zoo.names())}.values()  # of each family
+
+
+@pytest.mark.parametrize("name", [n if n in FIRST else pytest.param(n, marks=pytest.mark.slow) for n in zoo.names()])
+def test_density(name):
+    """It and its gradient are finite at the start in single precision."""
     case = zoo.case(name)
     target, position = case.posterior, case.posterior.unconstrain(case.init)
     value, grad = jax.jit(jax.value_and_grad(target.log_density))(position, target.data)
@@ -30,6 +33,10 @@ def test_case(name):
     assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((value, grad)))
     assert all(bool(jnp.any(x != 0)) for x in jax.tree.leaves(target.data))
 
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_the_reference_fits_the_case(name):
+    case = zoo.case(name)
     compared = jax.eval_shape(case.quantities, case.init) if case.quantities else case.init
     shapes = {name_of(path): x.shape for path, x in tree_leaves_with_path(compared)}
     try:
@@ -61,13 +68,18 @@ def test_posteriordb():
 # --- exact references against another computation ---
 
 
+def some(first, *others):
+    """The first in the usual run, all in the slow one: references are kept, and change only if made anew."""
+    return [first, *(pytest.param(n, marks=pytest.mark.slow) for n in others)]
+
+
 def close(found, known, tolerance):
     """Means within a share of an sd, sds within the same share."""
     assert np.max(np.abs(found.mean - known.mean) / known.sd) < tolerance
     assert np.max(np.abs(found.sd / known.sd - 1)) < tolerance
 
 
-@pytest.mark.parametrize("name", ["linear", "linear_condition", "gaussian_stiff"])
+@pytest.mark.parametrize("name", some("linear", "linear_condition", "gaussian_stiff"))
 def test_gaussian_references(name, x64):
     """The gradient vanishes at the reference's mean, and the Hessian's inverse has its variances."""
     case = zoo.case(name)
@@ -82,7 +94,7 @@ def test_gaussian_references(name, x64):
     close(marginals.of_gaussian(mean, covariance), known, 1e-4)
 
 
-@pytest.mark.parametrize("name", ["quartic_ridge", "ring", "mixture_grid"])
+@pytest.mark.parametrize("name", some("quartic_ridge", "ring", "mixture_grid"))
 def test_references_in_the_plane(name, x64):
     """Quadrature of the posterior's own density."""
     case = zoo.case(name)
@@ -102,7 +114,7 @@ def test_the_ridge_has_the_moments_of_the_erratum():
     assert known.sd[0] ** 2 == pytest.approx(0.21203, abs=2e-5)
 
 
-@pytest.mark.parametrize("name", ["student_t3", "student_t1", "laplace", "double_well", "bounds", "simplex"])
+@pytest.mark.parametrize("name", some("double_well", "student_t3", "student_t1", "laplace", "bounds", "simplex"))
 def test_independent_coordinates(name, x64):
     """Along one unconstrained coordinate the density is its marginal's, except in the simplex, which is a Dirichlet."""
     case = zoo.case(name)
@@ -130,7 +142,7 @@ def test_independent_coordinates(name, x64):
         assert np.allclose(values, quantiles, rtol=5e-3, atol=3e-3), (key, values, quantiles)
 
 
-@pytest.mark.parametrize("name", ["funnel", "banana", "multivariate_t", "mixture_close"])
+@pytest.mark.parametrize("name", some("funnel", "banana", "multivariate_t", "mixture_close"))
 def test_references_against_draws(name):
     """Quantiles of direct draws; the tolerance is four standard errors of a quantile's level."""
     rng, size = np.random.default_rng(1), 100_000
@@ -153,6 +165,7 @@ def test_references_against_draws(name):
         assert np.max(np.abs(below - levels) / np.sqrt(levels * (1 - levels) / size)) < 4
 
 
+@pytest.mark.slow
 def test_eight_schools_reference_against_the_prior():
     """Draws of μ and τ from the prior, weighted by the likelihood in which the schools' effects are summed out."""
     rng, size = np.random.default_rng(2), 400_000
@@ -235,6 +248,7 @@ def test_the_page_is_as_the_kept_runs_say():
     assert page.text(kept) != page.PAGE.read_text()
 
 
+@pytest.mark.slow
 def test_sizes_are_those_of_the_cases():
     kept = json.loads(page.KEPT.read_text())
     names = {"linear", "gaussian_stiff", "poisson_rows"}
