@@ -54,9 +54,10 @@ def pytest_configure(config):
 
 # The files that take longest, which come first: no worker begins one of them when the other is nearly done.
 LONGEST = (
-    *("samplers/test_exact.py", "test_docs.py", "inference/test_kill.py", "inference/test_sample.py"),
-    *("inference/test_resume.py", "factorization/test_processes.py", "test_examples.py", "samplers/test_protocol.py"),
-    *("cli/test_cli.py", "test_import.py", "inference/test_tune.py", "diagnostics/test_diagnostics.py"),
+    *("samplers/test_exact.py", "test_docs.py", "inference/test_auto.py", "stable/test_separation.py"),
+    *("paper/test_fig3.py", "inference/test_sample.py", "inference/test_resume.py", "inference/test_network.py"),
+    *("samplers/test_protocol.py", "inference/test_tune.py", "cli/test_cli.py", "diagnostics/test_diagnostics.py"),
+    *("factorization/test_processes.py", "target/test_estimators.py", "inference/test_diverged.py", "zoo/test_zoo.py"),
 )
 
 

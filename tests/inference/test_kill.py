@@ -95,6 +95,7 @@ def assert_killed_inside(found):
     assert len(inside) >= max(1, len(found) // 4), found
 
 
+@pytest.mark.slow  # tests/inference/test_resume.py stops runs before their writes without starting processes
 def test_two_kills(jobs, tmp_path):
     """One while it starts, and one while it writes."""
     found = kill_and_resume(jobs, tmp_path, 2, seed=1)
