@@ -71,6 +71,7 @@ def slow(*mutation):
     return pytest.param(*mutation, marks=pytest.mark.slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "check"),
     [

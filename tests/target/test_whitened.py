@@ -101,6 +101,7 @@ def test_at_the_anchor_the_estimator_is_that_of_the_control_variate():
     check_at_anchor(hamcmc)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [
