@@ -189,7 +189,15 @@ def test_a_factorization_in_its_burn_in_and_after(tmp_path, serve):
     assert "about 3 s left" in words(html)
     assert "No draws are stored yet" in words(html)
     run = fake(tmp_path / "done", meta=META, num_samples=40, thin=1)
-    assert Page(ask(serve(run))[1]).headings == ["done", "Error", "Calibration", "Precisions", "Cost", "Settings"]
+    assert Page(ask(serve(run))[1]).headings == [
+        "done",
+        "Error",
+        "Calibration",
+        "Predictions",
+        "Precisions",
+        "Cost",
+        "Settings",
+    ]
 
 
 def test_a_run_that_breaks_is_said_and_asked_again(growing, serve):

@@ -37,7 +37,7 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a factori
 UserColumn = Annotated[str | None, typer.Option(help="Name of the column of users.")]
 ItemColumn = Annotated[str | None, typer.Option(help="Name of the column of items.")]
 Level = Annotated[float, typer.Option(help="Probability of the intervals.")]
-Clip = Annotated[bool, typer.Option("--clip", help="Cut means and intervals to the range of the ratings.")]
+Clip = Annotated[bool, typer.Option(help="Keep means and intervals inside the range of the ratings.")]
 COLUMNS = ("mean", "sd", "low", "high")
 
 
@@ -182,7 +182,7 @@ def predict(
     user: UserColumn = None,
     item: ItemColumn = None,
     level: Level = 0.9,
-    clip: Clip = False,
+    clip: Clip = True,
 ) -> None:
     """Predict ratings for pairs of users and items: the mean, the sd and an interval of a new rating.
 
@@ -217,7 +217,7 @@ def recommend(
         bool, typer.Option("--include-rated", help="Include items that the user has rated.")
     ] = False,
     level: Level = 0.9,
-    clip: Clip = False,
+    clip: Clip = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:

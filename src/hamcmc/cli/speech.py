@@ -109,6 +109,7 @@ def denoise(
     from hamcmc._check import at_least, one_of
 
     with reporting():
+        from hamcmc.report.frame import pace
         from hamcmc.speech import audio, file
 
         one_of("--quality", quality, ("fast", "best"))
@@ -138,7 +139,7 @@ def denoise(
         for name, gain in zip(done.files, done.gains):
             if gain < 1:
                 warn(f"{name} would have clipped, so all of it was turned down by {-20 * math.log10(gain):.1f} dB")
-        say(f"{source.seconds:.1f} s of sound in {done.seconds:.1f} s: {done.real_time_factor:.2f} × real time")
+        say(f"{source.seconds:.1f} s of sound in {done.seconds:.1f} s: {pace(source.seconds, done.seconds)}")
         wrote(*done.files)
         asked = {"recording": recording, "out": out, "draws": draws, "reference": reference}
         with stoppable(f"{out} is complete; scores, picture or report may be missing"):
