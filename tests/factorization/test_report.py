@@ -70,7 +70,7 @@ def test_a_bare_run_of_the_papers_model(tmp_path):
     )
     assert parsed.headings == ["run", "Precisions", "Cost", "Settings"]
     assert "No ratings were held out" in parsed.text
-    assert "not finished" in parsed.text
+    assert "stopped" in parsed.text
 
 
 @pytest.mark.parametrize(("factor", "kind"), [(50.0, "too narrow"), (0.01, "too wide")])

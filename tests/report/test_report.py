@@ -197,7 +197,7 @@ def test_a_run_that_is_not_finished(tmp_path, posterior, segments):
     result = hamcmc.Result.open(tmp_path / "run")
     assert (result.draws > 0) == (segments > 0)
     parsed = read(write_report(tmp_path / "run"))
-    assert "not finished" in parsed.text
+    assert "stopped" in parsed.text
     assert f"iteration {result.meta['iteration']:,} of 1,000,000" in parsed.text
     assert f"hamcmc resume {tmp_path / 'run'}" in parsed.text
     assert sections(parsed) == (ALL if segments else ["Diagnostics", "Cost", "Settings"])

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from hamcmc.cli.app import app
 from hamcmc.report import watch
-from hamcmc.store.directory import Directory
+from hamcmc.store.directory import Directory, being_written
 from tests.factorization.test_report import META, fake
 from tests.report.results import Growing
 from tests.report.test_report import Page
@@ -145,9 +145,9 @@ def test_failed_stopped_stalled(growing, serve):
 
 def test_looking_does_not_hinder_a_process_that_resumes(growing):
     growing.let_go()
-    assert watch.being_written(growing.path) is False
+    assert being_written(growing.path) is False
     growing.directory = Directory.open(growing.path)
-    assert watch.being_written(growing.path) is True
+    assert being_written(growing.path) is True
 
 
 @pytest.mark.parametrize(

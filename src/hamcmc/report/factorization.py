@@ -15,6 +15,7 @@ from hamcmc.factorization.predict import Factorization
 from hamcmc.report import error, forest, frame, plots, predictive
 from hamcmc.report.frame import duration, flatten, number, plural, value
 from hamcmc.store.checkpoint import read_checkpoint
+from hamcmc.store.directory import state
 from hamcmc.store.settings import read_settings
 
 LEVELS = [*(n / 20 for n in range(1, 20)), 0.99]
@@ -105,7 +106,7 @@ def _status(model: Factorization, run: Path) -> str:
         return frame.status("complete", "good")
     if status == "failed":
         return frame.status("failed", "bad", "", escape(str(model.meta.get("message", "no message"))))
-    return frame.status("not finished", "warn", "", frame.unfinished(run))
+    return frame.ongoing(state(str(status or "running"), run), "", run)
 
 
 def _facts(model: Factorization) -> str:

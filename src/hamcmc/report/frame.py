@@ -73,13 +73,15 @@ def status(word: str, grade: str, where: str = "", message: str = "") -> str:
     return f'<p><span class="status {grade}">{word}</span> {escape(where)}</p>{said}'
 
 
-def unfinished(run: Path | None) -> str:
-    """A note for the page of a run that is not complete, in HTML."""
+def ongoing(state: str, where: str, run: Path | None) -> str:
+    """The status of a run that is not complete: running, stopped, or not finished where that is not known."""
     how = f"<code>hamcmc resume {escape(str(run))}</code>" if run else "resume"
-    return (
-        "This page shows the draws up to the last checkpoint. The run may still be going on; if it was stopped, "
-        f"{how} continues it."
-    )
+    said = {
+        "running": "The run goes on. This page shows the draws up to its last checkpoint.",
+        "stopped": f"No process is writing this run. {how} continues it.",
+    }
+    unknown = f"The run may still be going on; if it was stopped, {how} continues it."
+    return status(state, "live" if state == "running" else "warn", where, said.get(state, unknown))
 
 
 def key(names: Mapping[str, int], what: str) -> str:

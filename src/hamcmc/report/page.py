@@ -16,6 +16,7 @@ from hamcmc.diagnostics.verdict import HEADS, Verdict
 from hamcmc.report import forest, frame, mixing, parameters, plots
 from hamcmc.report import predictive as checks
 from hamcmc.report.frame import duration, flatten, number, plural, value
+from hamcmc.store.directory import state
 
 ROWS = 20  # of the table that is open at first; the rest is folded
 SHOWN = 8  # parameters with trace and density
@@ -140,7 +141,7 @@ def _status(result: Result, directory: Path | None) -> str:
         return frame.status("complete", "good", plural(total, "iteration"))
     if meta["status"] == "failed":
         return frame.status("failed", "bad", where, escape(str(meta.get("message", "no message"))))
-    return frame.status("not finished", "warn", where, frame.unfinished(directory))
+    return frame.ongoing(state(meta["status"], directory), where, directory)
 
 
 def iterations(settings: Facts) -> int:
