@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -208,7 +208,7 @@ def _numbers(array: np.ndarray, where: str) -> np.ndarray:
     return array
 
 
-def _read_table(path: Path, delimiter: str, wanted: Container[str] | None = None) -> dict[str, np.ndarray]:
+def _read_table(path: Path, delimiter: str, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
     """The columns of a table, or those that are wanted."""
     with open(path, newline="", encoding="utf-8-sig") as f:
         reader = csv.reader(f, delimiter=delimiter)
@@ -220,8 +220,8 @@ def _read_table(path: Path, delimiter: str, wanted: Container[str] | None = None
             twice = next(name for name in names if names.count(name) > 1)
             raise ModelFileError(f"{path}: two columns have the name {twice!r}")
         places = [i for i, name in enumerate(names) if wanted is None or name in wanted]
-        if not places:
-            raise ModelFileError(f"{path} has none of the columns; it has {', '.join(names)}")
+        if missing := [name for name in wanted or () if name not in names]:
+            raise ModelFileError(f"{path} has no column {missing[0]!r}{nearest(missing[0], names)}")
         rows = []
         for row in reader:
             if not row:
