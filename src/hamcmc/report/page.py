@@ -68,7 +68,8 @@ def write_report(
     directory = None if isinstance(run, Result) else Path(run)
     result = run if isinstance(run, Result) else Result.open(run)
     out = (directory or Path()) / "report.html" if out_html is None else Path(out_html)
-    return frame.save(page(result, directory, predictive=predictive), out)
+    more = {"Check": checks.section(predictive)} if predictive else {}
+    return frame.save(page(result, directory, after=more), out)
 
 
 def page(
@@ -77,7 +78,7 @@ def page(
     progress: str | None = None,
     before: Mapping[str, str] | None = None,
     title: str | None = None,
-    predictive: Mapping[str, tuple[Any, Any]] | None = None,
+    after: Mapping[str, str] | None = None,
 ) -> str:
     """The HTML of the report.
 
@@ -87,7 +88,7 @@ def page(
         progress: HTML that replaces the status, in a page that asks its server for news.
         before: sections to put first.
         title: the heading; by default the directory's name.
-        predictive: observed and generated data, for a predictive check.
+        after: sections to put before the sampler's.
     """
     sampler = result.settings["sampler"]["sampler"]
     title = title or (directory.resolve().name if directory else f"A run of {sampler}")
@@ -110,8 +111,7 @@ def page(
         sections["Mixing"] = mixing.section(result, table, mixed, GOOD_ESS)
         if len(table) > 1:
             sections["Pairs"] = parameters.pairs(result, table, paired)
-    if predictive:
-        sections["Predictions"] = checks.section(predictive)
+    sections |= after or {}
     if result.draws:
         sections["Sampler"] = _sampler(result)
     sections |= {"Cost": _cost(spent), "Settings": _settings(result)}
