@@ -38,7 +38,7 @@ Row = Mapping[str, Any]
 
 def pages(root: Path = ROOT) -> list[Path]:
     """README and the pages of the site."""
-    made = lambda p: "_build" in p.parts or p.name == "commands.md"
+    made = lambda p: bool({"_build", "gallery"} & {*p.parts}) or p.name == "commands.md"
     return [root / "README.md", *sorted(p for p in (root / "docs").rglob("*.md") if not made(p))]
 
 

@@ -13,6 +13,7 @@ from docutils import nodes
 from docutils.utils.math import MathError, pick_math_environment, unichar2tex
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.util import logging
+from sphinx.util.osutil import relative_uri
 from typer.cli import get_docs_for_click
 
 import hamcmc
@@ -31,7 +32,9 @@ myst_heading_anchors = 4  # links to headings have the same form as on GitHub
 highlight_language = "none"  # for indented blocks: shell sessions, formulas, layouts
 default_role = "code"  # docstrings write a name as `name`
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # signatures show names only; docstrings explain the arguments
+autodoc_typehints = "signature"
+autodoc_type_aliases = {"PyTree": "PyTree", "Facts": "Facts", "Record": "Record", "ArrayLike": "ArrayLike"}
+maximum_signature_line_length = 80  # longer ones have a line for each argument
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 napoleon_numpy_docstring = False
@@ -90,9 +93,33 @@ def commands(app) -> None:
     Path(app.srcdir, "commands.md").write_text(text)
 
 
+def linked(app, pagename: str, templatename: str, context: dict, doctree) -> None:
+    """Link names such as hamcmc.sample in samples to the reference."""
+    objects = app.env.get_domain("py").objects
+    here = app.builder.get_target_uri(pagename)
+
+    def link(match: re.Match) -> str:
+        found = objects.get(re.sub("<[^>]+>", "", match[0]))
+        if found is None:
+            return match[0]
+        target = relative_uri(here, app.builder.get_target_uri(found.docname)) + f"#{found.node_id}"
+        return f'<a class="sample" href="{target}">{match[0]}</a>'
+
+    def sample(match: re.Match) -> str:
+        return re.sub(NAME, link, match[0])
+
+    if "body" in context:
+        context["body"] = re.sub(SAMPLE, sample, context["body"], flags=re.DOTALL)
+
+
+SAMPLE = r'<div class="highlight-python.*?</pre>'  # as Pygments writes it
+NAME = r'<span class="n">hamcmc</span>(?:<span class="o">\.</span><span class="n">\w+</span>)+'
+
+
 def setup(app) -> None:
     """Register the formulas, the filter and the page of commands with Sphinx."""
     app.connect("builder-inited", commands)
+    app.connect("html-page-context", linked)
     app.add_html_math_renderer(
         "mathml",
         (lambda self, node: mathml(self, node, False), None),

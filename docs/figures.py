@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import page, plots
+from docs import gallery
 from matplotlib.figure import Figure
 
 import hamcmc
@@ -70,20 +71,46 @@ def reproduction(name: str) -> Callable[[], None]:
     return reproduce
 
 
+def bias() -> None:
+    """Draw the bias of all samplers on all targets, from the kept run."""
+    from hamcmc.paper.bias import draw, read
+
+    draw(read(_rows("bias"))).savefig(FIGURES / "bias.png", dpi=150)
+
+
+def proposition() -> None:
+    """Draw the bias on one target, from the kept run."""
+    from hamcmc.paper.bias import read
+    from hamcmc.paper.proposition import draw
+
+    (measured,) = read(_rows("proposition")).values()
+    draw({name: [b._asdict() for b in found] for name, found in measured.items()}).savefig(
+        FIGURES / "proposition.png", dpi=150
+    )
+
+
+def _rows(name: str) -> list:
+    """The first table of a kept reproduction."""
+    kept = page.full(f"reproductions/{name}")
+    assert kept is not None, f"no full run of {name} is kept"
+    return kept["tables"][0]["rows"]
+
+
 def where() -> None:
     """Draw the map of where HAMCMC wins, from the kept run."""
     from hamcmc.paper.where_figure import draw, read
 
     kept = page.full("reproductions/where")
     assert kept is not None
-    figure = draw(read(kept["tables"][0]["rows"]), kept["settings"]["gradients"])
+    figure = draw(read(_rows("where")), kept["settings"]["gradients"])
     figure.savefig(FIGURES / "where.png", dpi=150)
 
 
 MAKERS = {  # the slowest first
-    "bias.png": reproduction("bias"),
     "demo.png": demonstration,
-    "proposition.png": reproduction("proposition"),
+    **{f"gallery-{name}.png": functools.partial(gallery.make, name) for name in gallery.ORDER},
+    "bias.png": bias,
+    "proposition.png": proposition,
     "first-posterior.png": first_posterior,
     "fig4.png": reproduction("fig4"),
     **({"where.png": where} if page.full("reproductions/where") else {}),
@@ -102,7 +129,14 @@ def main() -> None:
     """Make the figures that are missing or older than the code, two at a time."""
     FIGURES.mkdir(exist_ok=True)
     EXTRA.mkdir(exist_ok=True)
-    sources = [*Path(hamcmc.__file__).parent.rglob("*.py"), Path(__file__), DOCS / "first-posterior.md"]
+    gallery.write_index()
+    sources = [
+        *Path(hamcmc.__file__).parent.rglob("*.py"),
+        Path(__file__),
+        DOCS / "first-posterior.md",
+        Path(gallery.__file__),
+    ]
+    sources += gallery.SOURCES.glob("*.py")
     sources += [Path(plots.__file__), Path(plots.race_figure.__file__), *page.RESULTS.rglob("*.json")]
     newest = max(p.stat().st_mtime for p in sources)
     made = {name for name in MAKERS if (FIGURES / name).exists() and (FIGURES / name).stat().st_mtime > newest}

@@ -65,7 +65,6 @@ ALLOWED = {  # by page: words that stand beside a number, and why it is no measu
     "README.md": {"25 seconds for warm-up and draws": BUDGET},
     "docs/index.md": {"25 seconds for warm-up and draws": BUDGET},
     "docs/adding-a-sampler.md": {"0.0 | a step evaluates": "a default value"},
-    "docs/architecture.md": {"stretches of 8 s": FRAMES},
     "docs/cluster.md": {"stop within about 20 s": "a time limit, a setting"},
     "docs/first-posterior.md": {
         "with 90 % probability": LEVEL,
@@ -83,8 +82,6 @@ ALLOWED = {  # by page: words that stand beside a number, and why it is no measu
     },
     "docs/ratings.md": {
         "the central 90 % interval": LEVEL,
-        "10 %, … 99 %": LEVEL,
-        "86 MB for 200 draws": "computed from the formula before it",
     },
     "docs/reproductions.md": {
         "The paper's mean SDRs are 4.53 dB": PAPER,

@@ -17,7 +17,9 @@ from hamcmc.cli.app import app
 
 ROOT = Path(__file__).parent.parent
 ALL = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
-ALL = tuple(p for p in ALL if "_build" not in p.parts and p.name != "commands.md")  # which the build makes
+ALL = tuple(
+    p for p in ALL if not {"_build", "gallery"} & {*p.parts} and p.name != "commands.md"
+)  # which the build makes
 PAGES = [p for p in ALL if "```python" in p.read_text()]
 FIGURES = "".join((ROOT / f).read_text() for f in ("docs/figures.py", "benchmarks/plots.py"))  # that make docs/_figures
 # Modules that users do not import; every other module has a place in the reference.
@@ -36,7 +38,8 @@ INTERNAL = (
     *("factorization.recorded", "factorization.sharded", "factorization.table", "factorization.worker"),
     *("factorization.native.blocks", "factorization.native.build", "factorization.native.twin"),
     *("stable.chains", "stable.impulses", "speech.guess", "speech.model", "speech.pair"),
-    *("report.frame", "report.plots"),
+    *("report.error", "report.forest", "report.frame", "report.mixing", "report.parameters", "report.plots"),
+    *("report.predictive", "factorization.baselines"),
 )
 
 

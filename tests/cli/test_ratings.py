@@ -38,7 +38,7 @@ def test_predict_prints_or_writes_csv(run, tmp_path):
     assert list(rows[0]) == ["user", "item", "mean", "sd", "low", "high", "known"]
     assert [r["user"] for r in rows] == ["u1", "new, [red]one", "u1"]
     assert [r["known"] for r in rows] == ["true", "false", "true"]
-    found = predict.load(run).predict(["u1", "new", "u1"], ["i3", "i0", "i3"], level=0.5)
+    found = predict.load(run).predict(["u1", "new", "u1"], ["i3", "i0", "i3"], level=0.5, clip=True)
     np.testing.assert_allclose(numbers(rows, "mean", "sd", "low", "high"), np.array(found[:4]).T, rtol=1e-5)
     out = tmp_path / "out.csv"
     said = call("predict", run, pairs, "--item", "what", "--level", "0.5", "-o", out).stdout
@@ -48,7 +48,7 @@ def test_predict_prints_or_writes_csv(run, tmp_path):
 
 
 def test_recommend_as_table_json_and_csv(run):
-    items, found = predict.load(run).recommend("u2", top=3)
+    items, found = predict.load(run).recommend("u2", top=3, clip=True)
     rows = list(csv.DictReader(io.StringIO(call("recommend", run, "--user", "u2", "--top", 3, "--csv").stdout)))
     told = json.loads(call("recommend", run, "--user", "u2", "--top", 3, "--json").stdout)
     for listed in (rows, told["items"]):
@@ -79,7 +79,7 @@ def test_faults_end_in_one_line(run, tmp_path):
     assert done.stderr == f"error: {bad}:3: 1 field where 2 belong\n"
     assert call("predict", run, tmp_path, code=2).stderr.count("\n") == 1
     assert "is not a run" in call("recommend", tmp_path, "--user", "u1", code=1).stderr
-    assert "--json or --csv" in call("recommend", run, "--user", "u1", "--json", "--csv", code=2).stderr
+    assert "--json and --csv" in call("recommend", run, "--user", "u1", "--json", "--csv", code=2).stderr
     bad.write_text("user,item\nu1,i1\n")
     assert "cannot write" in call("predict", run, bad, "-o", tmp_path / "none" / "x.csv", code=1).stderr
 

@@ -81,7 +81,7 @@ def test_a_recording_is_cleaned(noisy, tmp_path, cleaner):
     options = {"dictionary": "dictionary None", "quality": "fast", "sampler": "sgld", "iterations": 7, "seed": 3}
     assert cleaner.asked == options | {"rate": RATE, "length": source.frames}
     assert "1.2 s of sound in" in done.stdout
-    assert "× real time" in done.stdout
+    assert "it plays" in done.stdout
     assert f"Wrote {out}" in done.stdout
     assert names(tmp_path) == ["clean.wav", "noisy.wav", "out.flac"]
 

@@ -35,7 +35,15 @@ def test_the_page_tells_what_the_run_tells(tmp_path):
     out = factorization.write(run)
     assert out == run / "report.html"
     parsed = read(out)
-    assert parsed.headings == ["movies & <films>", "Error", "Calibration", "Precisions", "Cost", "Settings"]
+    assert parsed.headings == [
+        "movies & <films>",
+        "Error",
+        "Calibration",
+        "Predictions",
+        "Precisions",
+        "Cost",
+        "Settings",
+    ]
     model = predict.load(run)
     for shown in (
         f"{model.rmse():.4f}",
@@ -48,7 +56,7 @@ def test_the_page_tells_what_the_run_tells(tmp_path):
         "complete",
     ):
         assert shown in " ".join(parsed.text.split()), shown
-    assert len(parsed.plots) == 2 + 1 + 5
+    assert len(parsed.plots) == 2 + 1 + 2 + 5
 
 
 def test_what_is_logged_twice_is_drawn_once(tmp_path):
@@ -62,7 +70,7 @@ def test_a_bare_run_of_the_papers_model(tmp_path):
     )
     assert parsed.headings == ["run", "Precisions", "Cost", "Settings"]
     assert "No ratings were held out" in parsed.text
-    assert "not finished" in parsed.text
+    assert "stopped" in parsed.text
 
 
 @pytest.mark.parametrize(("factor", "kind"), [(50.0, "too narrow"), (0.01, "too wide")])

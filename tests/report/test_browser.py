@@ -132,7 +132,7 @@ def wide(page: Page) -> int:
     return page.evaluate("document.documentElement.scrollWidth")
 
 
-COUNTS = {"sampling": 7, "chains": 3, "factorization": 8, "denoise": 5}
+COUNTS = {"sampling": 14, "chains": 7, "factorization": 10, "denoise": 5}
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -161,6 +161,83 @@ def test_a_page_loads_in_peace_and_fits_a_phone_in_the_dark(visit, name):
         return data.some((_, i) => i % 4 === 0 && light(i));
     }""",
     )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", COUNTS)
+def test_all_text_has_contrast(visit, name, scheme):
+    page = visit(name, color_scheme=scheme)
+    poor = page.evaluate("""() => {
+        const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+        const level = (s) => (s /= 255) <= 0.04045 ? s / 12.92 : ((s + 0.055) / 1.055) ** 2.4;
+        const light = ([r, g, b]) => 0.2126 * level(r) + 0.7152 * level(g) + 0.0722 * level(b);
+        const ground = (e) => {
+            for (; e; e = e.parentElement) {
+                const found = numbers(getComputedStyle(e).backgroundColor);
+                if (found.length === 3 || found[3] === 1) return found;
+            }
+            return [255, 255, 255];
+        };
+        const found = [];
+        for (const e of document.querySelectorAll("body *")) {
+            if (![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()) || !e.checkVisibility()) continue;
+            const [a, b] = [light(numbers(getComputedStyle(e).color)), light(ground(e))].sort((p, q) => p - q);
+            if ((b + 0.05) / (a + 0.05) < 4.5) found.push(e.outerHTML.slice(0, 80));
+        }
+        return found;
+    }""")
+    assert poor == []
+
+
+@pytest.mark.parametrize("name", ["sampling", "chains"])
+def test_a_phone_shows_r_hat_and_ess_without_scrolling(visit, name):
+    page = visit(name, viewport={"width": 375, "height": 740})
+    for head in page.locator("th", has_text=re.compile("^(R-hat|R-hat ensembles|ESS bulk)$")).all():
+        box = head.bounding_box()
+        assert box["x"] + box["width"] <= 375, head.inner_text()
+
+
+def test_a_switch_that_is_focused_makes_its_lines_stand_out(visit):
+    page = visit("chains")
+    colours(page)
+    page.keyboard.press("Tab")  # from now on the focus is visible
+    page.get_by_role("button", name="chain 7", exact=True).focus()
+    assert page.evaluate("lit") == "chain 7"
+    page.keyboard.press("Space")
+    assert not page.evaluate("dimmed('chain 3')")  # it is switched off, so the others are shown
+    page.keyboard.press("Space")
+    assert page.evaluate("dimmed('chain 3')")
+    page.get_by_role("button", name="all", exact=True).focus()
+    assert page.evaluate("lit") is None
+
+
+def test_intervals_are_read_with_keys_and_pointer(visit):
+    page = visit("sampling")
+    figure = plot(page, "Intervals of theta")
+    figure.locator("canvas").focus()
+    page.keyboard.press("ArrowDown")
+    expect(figure.locator(".tip strong")).to_have_text("theta[0]")
+    page.keyboard.press("ArrowDown")
+    expect(figure.locator(".tip strong")).to_have_text("theta[1]")
+    assert number(values(figure)["median"]) == pytest.approx(np.median(DRAWS[..., 1]), abs=2e-3)
+    page.keyboard.press("Escape")
+    expect(figure.locator(".tip")).to_be_hidden()
+    figure.locator("canvas").hover(position={"x": 200, "y": 10})
+    expect(figure.locator(".tip strong")).to_have_text("theta[0]")
+
+
+def test_spectrograms_share_their_axes(visit):
+    page = visit("denoise")
+    first, second = plot(page, "Spectrogram: before"), plot(page, "Spectrogram: after")
+    first.locator("canvas").hover()
+    seconds = first.evaluate("f => plots.get(f).cursor.x")
+    assert second.evaluate("f => plots.get(f).linked") == pytest.approx(seconds)
+    assert first.bounding_box()["width"] > 900
+    assert len(set(page.evaluate(
+        "[...plots.values()].filter((p) => p.spec.shared).map((p) => [p.area.left, p.area.right].join())"
+    ))) == 1  # fmt: skip
+    page.mouse.move(0, 0)
+    assert second.evaluate("f => plots.get(f).linked") is None
 
 
 def plot(page: Page, label: str):
@@ -350,7 +427,7 @@ def test_the_live_page_of_a_factorization_gets_sections_after_its_burn_in(visit,
     expect(page.locator("h2")).to_have_text(["Error", "Settings"])
     with Directory.open(run) as directory:
         directory.save(Checkpoint(META, {}))
-    expect(page.locator("h2")).to_have_text(["Error", "Calibration", "Precisions", "Cost", "Settings"])
+    expect(page.locator("h2")).to_have_text(["Error", "Calibration", "Predictions", "Precisions", "Cost", "Settings"])
     found = colours(page)
     assert len(found) == COUNTS["factorization"]
     assert min(found) > 20

@@ -74,7 +74,7 @@ def read(path) -> Page:
     return parsed
 
 
-ALL = ["Diagnostics", "Cost", "Parameters", "Pairs", "Sampler", "Settings"]
+ALL = ["Estimates", "Diagnostics", "Parameters", "Mixing", "Pairs", "Sampler", "Cost", "Settings"]
 
 
 def sections(parsed: Page) -> list[str]:
@@ -102,9 +102,11 @@ def test_a_run_directory(tmp_path, posterior):
     parsed = read(out)
     assert sections(parsed) == ALL
     assert parsed.headings[0] == "my run"
-    assert [h for h in parsed.headings if "[" in h or h == "nu"] == ["mu[0]", "mu[1]", "nu"]
-    # a trace and a density each, the pair plot, five statistics of the sampler and the step size
-    assert len(parsed.plots) == 2 * 3 + 1 + 6
+    shown = [h for h in parsed.headings if "[" in h or h == "nu"]
+    assert sorted(shown[:3]) == sorted(shown[3:]) == ["mu[0]", "mu[1]", "nu"]  # with traces, and under mixing
+    # intervals of mu and nu; a trace and a density each; ranks, autocorrelation and ESS each; the pair plot; five
+    # statistics of the sampler and the step size
+    assert len(parsed.plots) == 2 + 2 * 3 + 3 * 3 + 1 + 6
     for text in (
         "complete",
         "2,100 iterations",
@@ -123,7 +125,9 @@ def test_the_numbers_are_those_of_the_summary(tmp_path):
     x = np.random.default_rng(0).standard_normal((4, 300, 2))
     result = make_result({"x": x}, meta={"gradients": 123456})
     parsed = read(write_report(result, tmp_path / "new" / "page.html"))
-    for row in result.summary().rows():
+    table = result.summary()
+    for i, name in enumerate(table.names):
+        row = [name, *(page.format_cell(c, table[c][i]) for c in page.COLUMNS)]
         assert " ".join(row) in re.sub(r"\s+", " ", parsed.text)
     assert "123,456" in parsed.text
     assert "ESS is large enough and the chains agree." in parsed.text
@@ -141,7 +145,7 @@ def test_the_verdict_and_all_costs_are_shown(tmp_path):
     text = re.sub(r"\s+", " ", parsed.text)
     top = text[: text.index("complete")]
     assert "wrong x[2] is <off>" in top  # before everything else
-    assert "x[2] +0.50 ± 0.02 – –" in text
+    assert "x[2] – 1,200 +0.50 ± 0.02 – – 1.001 1,100" in text
     assert "400 draws confronted with gradients on all data" in text
     assert "compiling 30 s adaptation 4 s sampling 2 s in total 1,200 36 s" in text
     assert "Neither ESS nor R-hat" not in text
@@ -193,7 +197,7 @@ def test_a_run_that_is_not_finished(tmp_path, posterior, segments):
     result = hamcmc.Result.open(tmp_path / "run")
     assert (result.draws > 0) == (segments > 0)
     parsed = read(write_report(tmp_path / "run"))
-    assert "not finished" in parsed.text
+    assert "stopped" in parsed.text
     assert f"iteration {result.meta['iteration']:,} of 1,000,000" in parsed.text
     assert f"hamcmc resume {tmp_path / 'run'}" in parsed.text
     assert sections(parsed) == (ALL if segments else ["Diagnostics", "Cost", "Settings"])
@@ -231,7 +235,7 @@ def test_names_and_notes_are_escaped(tmp_path):
     parsed = read(write_report(result, out))
     assert out.read_text().count("<script") == 1
     assert parsed.text.count(evil) >= 8
-    assert parsed.plots[1]["x"]["label"] == f"{evil}[0]"
+    assert parsed.plots[0]["rows"][0]["name"] == f"{evil}[0]"
 
 
 def test_many_draws_make_a_small_page(tmp_path):
@@ -250,14 +254,14 @@ def test_many_entries(tmp_path):
     assert out.stat().st_size < 3e6
     parsed = read(out)
     shown = [h for h in parsed.headings if re.fullmatch(r"x\[\d+\]|s", h)]
-    assert len(shown) == 8
-    assert {"x[0]", "x[249]"} <= set(shown)
+    assert len(shown) == 8 + 4
+    assert shown[0] == shown[8] == "x[249]"  # the worst comes first
     assert f"{251 - 200} are left out" in parsed.text
     assert f"{251 - 8} are left out" in parsed.text
     assert "all 200 rows" in parsed.text
 
 
-def test_interesting_rows_are_the_slowest_and_the_first():
+def test_interesting_rows_begin_with_the_worst():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((1, 200, 12))
     x[:, :, 7] = x[:, :, 7].cumsum(1)
@@ -265,9 +269,11 @@ def test_interesting_rows_are_the_slowest_and_the_first():
     table = make_result({"x": x}).summary()
     found = page.interesting(table, 4)
     assert len(found) == 4
-    assert 7 in found
-    assert found[:2] == [0, 1]
-    assert page.interesting(table, 12) == list(range(12))
+    assert found[0] == 7
+    ess = np.fmin(table["ess_bulk"], table["ess_tail"])
+    assert (np.diff(ess[found]) >= 0).all()
+    assert page.interesting(table, 12)[-1] == 9
+    assert page.interesting(table, 12, ["x[5]", "x[9]"])[:3] == [5, 9, 7]  # those that the verdict names
 
 
 def test_weighted_correlation():
@@ -324,7 +330,7 @@ def test_many_chains_are_drawn_in_part(tmp_path):
     x = np.random.default_rng(0).standard_normal((100, 30))
     parsed = read(write_report(make_result({"x": x}), tmp_path / "page.html"))
     assert f"{plots.CHAINS} of 100 chains are drawn" in parsed.text
-    assert len(parsed.plots[0]["series"]) == plots.CHAINS
+    assert len(parsed.plots[1]["series"]) == plots.CHAINS
 
 
 def test_a_cloud_is_as_dense_as_the_weights():
@@ -335,7 +341,7 @@ def test_a_cloud_is_as_dense_as_the_weights():
     np.testing.assert_allclose(a, -b, atol=1e-3)
     early = np.isin(a.round(3), x[:, :2500].round(3)).mean()
     assert early > 0.7  # half of the draws of each chain, but three quarters of the weight
-    assert np.mean(plot["chains"]) == pytest.approx(0.5, abs=0.01)
+    assert np.mean(plot["groups"]) == pytest.approx(0.5, abs=0.01)
     assert plot["correlations"][0][1] == -1
 
 

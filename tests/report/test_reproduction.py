@@ -12,7 +12,7 @@ from hamcmc.paper.demo import Demo
 from hamcmc.paper.gallery import Row
 from hamcmc.report import reproduction
 from tests.report.results import Growing
-from tests.report.test_report import Page, sections
+from tests.report.test_report import ALL, Page, sections
 
 
 @pytest.fixture
@@ -59,6 +59,6 @@ def test_the_demonstration(tmp_path, picture):
     assert "hamcmc: as <it> is." in text
     assert "The two agree" in text
     assert parsed.headings[:3] == ["One automatic call", "Beside NUTS", "Every sampler on a ridge"]
-    assert sections(parsed) == ["Diagnostics", "Cost", "Parameters", "Pairs", "Sampler", "Settings"]
+    assert sections(parsed) == ALL
     assert shows(html, picture)
     assert shows(html, samplers)

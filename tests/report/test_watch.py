@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from hamcmc.cli.app import app
 from hamcmc.report import watch
-from hamcmc.store.directory import Directory
+from hamcmc.store.directory import Directory, being_written
 from tests.factorization.test_report import META, fake
 from tests.report.results import Growing
 from tests.report.test_report import Page
@@ -145,9 +145,9 @@ def test_failed_stopped_stalled(growing, serve):
 
 def test_looking_does_not_hinder_a_process_that_resumes(growing):
     growing.let_go()
-    assert watch.being_written(growing.path) is False
+    assert being_written(growing.path) is False
     growing.directory = Directory.open(growing.path)
-    assert watch.being_written(growing.path) is True
+    assert being_written(growing.path) is True
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,15 @@ def test_a_factorization_in_its_burn_in_and_after(tmp_path, serve):
     assert "about 3 s left" in words(html)
     assert "No draws are stored yet" in words(html)
     run = fake(tmp_path / "done", meta=META, num_samples=40, thin=1)
-    assert Page(ask(serve(run))[1]).headings == ["done", "Error", "Calibration", "Precisions", "Cost", "Settings"]
+    assert Page(ask(serve(run))[1]).headings == [
+        "done",
+        "Error",
+        "Calibration",
+        "Predictions",
+        "Precisions",
+        "Cost",
+        "Settings",
+    ]
 
 
 def test_a_run_that_breaks_is_said_and_asked_again(growing, serve):

@@ -6,13 +6,14 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hamcmc._check import nearest
 from hamcmc._types import Record
 from hamcmc.samplers import Sampler, build
 from hamcmc.samplers.registry import requires, takes
@@ -21,6 +22,11 @@ from hamcmc.store.files import reading
 from hamcmc.target.posterior import Posterior
 
 MAPPED = 2**30  # bytes; a larger array stays on disk and is streamed
+NO_COLUMNS: Mapping[str, list[str]] = {}
+HINTS = {  # what to do about errors whose own text is about the inside of JAX
+    "TracerBoolConversionError": " Parameters and data have no values while JAX compiles: use jnp.where, not if.",
+    "TracerArrayConversionError": ": use jax.numpy there, not numpy.",
+}
 OPTIONS = ("fisher", "metric")  # arguments of samplers that a model file may define
 
 
@@ -53,7 +59,7 @@ class Model(NamedTuple):
         return {option: value for option, value in self.options.items() if takes(name, option)}
 
 
-def load(path: Path, data: Path | None) -> Model:
+def load(path: Path, data: Path | None, columns: Mapping[str, list[str]] = NO_COLUMNS) -> Model:
     """Run a model file and build its posterior. The file is code: run only files that you trust."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
@@ -73,7 +79,9 @@ def load(path: Path, data: Path | None) -> Model:
         raise ModelFileError(f"{path}: posterior(data) needs data: give --data")
     if data is not None and not wants_data:
         raise ModelFileError(f"{path}: posterior() takes no data, but --data was given")
-    given = () if data is None else (read_data(data),)
+    if columns and data is None:
+        raise ModelFileError("--columns names columns of a file: give --data")
+    given = () if data is None else (read_data(data, columns),)
     with blamed(path):
         posterior = module.posterior(*given)
     if not isinstance(posterior, Posterior):
@@ -102,7 +110,8 @@ def blamed(path: Path) -> Iterator[None]:
             raise
         at, said = frames[-1], str(error).strip().partition("\n")[0]
         where = f"in {at.name}, " if at.name.isidentifier() else ""
-        message = f"{path}:{at.lineno}: {where}{at.line!r}: {type(error).__name__}: {said}"
+        hint = HINTS.get(type(error).__name__, "")
+        message = f"{path}:{at.lineno}: {where}{at.line!r}: {type(error).__name__}: {said}{hint}"
         raise ModelFileError(message) from error
 
 
@@ -116,13 +125,29 @@ def checksum(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def read_data(path: Path) -> Any:
-    """Read arrays from a file.
+def parse_columns(given: Sequence[str]) -> dict[str, list[str]]:
+    """``["x=age,km", "y=paid"]`` as ``{"x": ["age", "km"], "y": ["paid"]}``."""
+    found: dict[str, list[str]] = {}
+    for text in given:
+        name, equals, of = text.partition("=")
+        names = [c.strip() for c in of.split(",")]
+        if not (name.strip() and equals and all(names)):
+            raise ModelFileError(f"--columns needs NAME=COLUMN,COLUMN,…, got {text!r}")
+        if name.strip() in found:
+            raise ModelFileError(f"--columns has {name.strip()!r} twice")
+        found[name.strip()] = names
+    return found
+
+
+def read_data(path: Path, columns: Mapping[str, list[str]] = NO_COLUMNS) -> Any:
+    """Read arrays from a file; with `columns`, arrays (N,) or (N, K) from columns of it.
 
     An ``.npy`` file gives an array; above 1 GiB, it stays on disk. An ``.npz`` file, a folder of ``.npy`` files, and
     a ``.csv`` or ``.tsv`` file with a header give a dict of arrays, and so does a ``.parquet`` file. For one that is
     larger than memory, the model file calls :func:`hamcmc.columns`.
     """
+    if columns:
+        return _read_columns(path, columns)
     with reading(path, "cannot be read", ModelFileError):
         if path.is_dir():
             files = sorted(path.glob("*.npy"))
@@ -145,6 +170,30 @@ def read_data(path: Path) -> Any:
     raise ModelFileError(f"{path}: data must be .npy, .npz, .csv, .tsv, .parquet or a folder of .npy files")
 
 
+def _read_columns(path: Path, columns: Mapping[str, list[str]]) -> dict[str, np.ndarray]:
+    """Arrays from columns of a table. Other columns of the file need not be numbers."""
+    if path.suffix == ".parquet":
+        from hamcmc.interop.parquet import columns as of_parquet
+
+        return of_parquet(path, {name: of if len(of) > 1 else of[0] for name, of in columns.items()})
+    if path.suffix in (".csv", ".tsv"):
+        wanted = {c for of in columns.values() for c in of}
+        with reading(path, "cannot be read", ModelFileError):
+            table = _read_table(path, "\t" if path.suffix == ".tsv" else ",", wanted)
+    else:
+        table = read_data(path)
+    if not isinstance(table, dict):
+        raise ModelFileError(f"{path} has one array and no columns: leave --columns out")
+    for name in (c for of in columns.values() for c in of):
+        if name not in table:
+            raise ModelFileError(f"{path} has no column {name!r}{nearest(name, table)}")
+        if len(columns) and table[name].ndim != 1:
+            raise ModelFileError(f"{path}: {name} has shape {table[name].shape}: --columns takes arrays (N,)")
+    return {
+        name: table[of[0]] if len(of) == 1 else np.stack([table[c] for c in of], axis=1) for name, of in columns.items()
+    }
+
+
 def _read_npy(path: Path) -> np.ndarray:
     mapped = "r" if path.stat().st_size > MAPPED else None
     with open(path, "rb") as f:
@@ -159,7 +208,8 @@ def _numbers(array: np.ndarray, where: str) -> np.ndarray:
     return array
 
 
-def _read_table(path: Path, delimiter: str) -> dict[str, np.ndarray]:
+def _read_table(path: Path, delimiter: str, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
+    """The columns of a table, or those that are wanted."""
     with open(path, newline="", encoding="utf-8-sig") as f:
         reader = csv.reader(f, delimiter=delimiter)
         header = next(reader, None)
@@ -169,6 +219,9 @@ def _read_table(path: Path, delimiter: str) -> dict[str, np.ndarray]:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ModelFileError(f"{path}: two columns have the name {twice!r}")
+        places = [i for i, name in enumerate(names) if wanted is None or name in wanted]
+        if missing := [name for name in wanted or () if name not in names]:
+            raise ModelFileError(f"{path} has no column {missing[0]!r}{nearest(missing[0], names)}")
         rows = []
         for row in reader:
             if not row:
@@ -176,14 +229,14 @@ def _read_table(path: Path, delimiter: str) -> dict[str, np.ndarray]:
             if len(row) != len(header):
                 raise ModelFileError(f"{path}:{reader.line_num}: {len(row)} fields where the header has {len(header)}")
             try:
-                rows.append([float(v) for v in row])
+                rows.append([float(row[i]) for i in places])
             except ValueError:
-                bad = next(i for i, v in enumerate(row) if not _is_number(v))
+                bad = next(i for i in places if not _is_number(row[i]))
                 message = f"{path}:{reader.line_num}: column {header[bad]!r} is not a number: {row[bad]!r}"
                 raise ModelFileError(message) from None
     if not rows:
         raise ModelFileError(f"{path}: data is empty: there is a header, but no rows")
-    return dict(zip(names, np.array(rows, np.float64).T))
+    return dict(zip((names[i] for i in places), np.array(rows, np.float64).T))
 
 
 def _is_number(text: str) -> bool:

@@ -12,7 +12,7 @@ import typer
 
 from hamcmc._check import nearest
 from hamcmc._require import needs
-from hamcmc.cli.shell import Quiet, Run, Seed, reporting, say, screen, wrote
+from hamcmc.cli.shell import AsCsv, AsJson, Quiet, Run, Seed, chosen, reporting, say, screen, write_table, wrote
 
 if TYPE_CHECKING:
     from hamcmc._types import Record
@@ -153,6 +153,8 @@ def reproduce(
         typer.Option(help="fig3: our changes to measure: some of log,impulses,clip,all (default: each), or none."),
     ] = None,
     quiet: Quiet = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Reproduce a figure or theorem of the paper: figures (PNG, SVG), results.json, report.html, and a table."""
     with reporting():
@@ -161,6 +163,9 @@ def reproduce(
         from hamcmc.paper import REPRODUCTIONS
         from hamcmc.report.reproduction import write
 
+        form = chosen(as_json, as_csv)
+        if form and name == "all":
+            raise ValueError("--json and --csv print one table: name one reproduction instead of all")
         if name not in (*REPRODUCTIONS, "all"):
             near = nearest(name, REPRODUCTIONS)
             raise ValueError(f"name must be one of {', '.join(REPRODUCTIONS)}, all; got {name!r}{near}")
@@ -173,9 +178,16 @@ def reproduce(
             targets = _remaining(out or Path("reproduced"), quick, seed, given)
         for each, target in targets.items():
             own = {k: given[k] for k in REPRODUCTIONS[each].options if given[k] is not None}
-            found = REPRODUCTIONS[each].run(target, quick=quick, seed=seed, progress=not quiet and None, **own)
+            silent = quiet or form is not None
+            found = REPRODUCTIONS[each].run(target, quick=quick, seed=seed, progress=not silent and None, **own)
+            files = (*found.files, write(found, target / "report.html"))
+            if form is not None:
+                about = {"title": found.title, "quick": found.quick, "notes": list(found.notes)}
+                rows = [list(row) for row in found.rows]
+                write_table(form, list(map(str, found.columns)), rows, about | {"files": list(map(str, files))})
+                continue
             _print_reproduction(found)
-            wrote(*found.files, write(found, target / "report.html"))
+            wrote(*files)
 
 
 def _remaining(out: Path, quick: bool, seed: int, given: "Record") -> "dict[str, Path]":

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,8 @@ import typer
 from rich.markup import escape
 
 from hamcmc.cli.shell import (
+    AsCsv,
+    AsJson,
     CheckpointSeconds,
     Command,
     Overwrite,
@@ -19,12 +20,14 @@ from hamcmc.cli.shell import (
     RunOut,
     Seed,
     Settings,
+    chosen,
     errors,
     flowing,
     reporting,
     say,
     screen,
     warn,
+    write_table,
 )
 from hamcmc.cli.shell import setting as parse_setting
 
@@ -37,7 +40,7 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a factori
 UserColumn = Annotated[str | None, typer.Option(help="Name of the column of users.")]
 ItemColumn = Annotated[str | None, typer.Option(help="Name of the column of items.")]
 Level = Annotated[float, typer.Option(help="Probability of the intervals.")]
-Clip = Annotated[bool, typer.Option("--clip", help="Cut means and intervals to the range of the ratings.")]
+Clip = Annotated[bool, typer.Option(help="Keep means and intervals inside the range of the ratings.")]
 COLUMNS = ("mean", "sd", "low", "high")
 
 
@@ -101,6 +104,8 @@ def factorize(
     checkpoint_seconds: CheckpointSeconds = 30.0,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Factorize a table of ratings, to predict ratings with honest intervals.
 
@@ -115,6 +120,7 @@ def factorize(
     from hamcmc.store.directory import check_free
 
     with reporting():
+        form = chosen(as_json, as_csv)
         if launch.started_by() is None:  # of several processes, the first one checks before it writes
             check_free(out, overwrite=overwrite)
         table = files.read(ratings, user=user, item=item, rating=rating, duplicates=duplicates)
@@ -142,27 +148,34 @@ def factorize(
             restarts=restarts,
             test=test,
             seed=seed,
-            progress=not quiet and None,
+            progress=not (quiet or form) and None,
             checkpoint_seconds=checkpoint_seconds,
             overwrite=overwrite,
             notes={"source": str(ratings.resolve())},
         )
-        _print_end(out, found)
+        _print_end(out, found, form)
 
 
-def proceed(run: Path, processes: int, quiet: bool, checkpoint_seconds: float) -> None:
+def proceed(run: Path, processes: int, quiet: bool, checkpoint_seconds: float, form: str | None = None) -> None:
     """Continue a factorization, for ``hamcmc resume``."""
     from hamcmc.factorization import run as runs
 
     found = runs.proceed(run, processes=processes, progress=not quiet and None, checkpoint_seconds=checkpoint_seconds)
-    _print_end(run, found)
+    _print_end(run, found, form)
 
 
-def _print_end(run: Path, model: "Factorization") -> None:
+def _print_end(run: Path, model: "Factorization", form: str | None) -> None:
     """Say how good the predictions are, and what to do next; of several processes, the first one does."""
     import jax
 
     if jax.process_index():
+        return
+    if form is not None:
+        levels = (0.5, 0.8, 0.9, 0.95) if model.settings["held_out"] else ()
+        covered = zip(levels, map(float, model.coverage(levels) if levels else ()))
+        about = {"run": str(run), "draws": model.samples, "seconds": model.meta["seconds"]}
+        about |= {"held_out": model.settings["held_out"], "rmse": model.rmse() if levels else None}
+        write_table(form, ("level", "covered"), [list(row) for row in covered], about, "coverage")
         return
     if held_out := model.settings["held_out"]:
         covered = float(model.coverage((0.9,))[0])
@@ -182,7 +195,9 @@ def predict(
     user: UserColumn = None,
     item: ItemColumn = None,
     level: Level = 0.9,
-    clip: Clip = False,
+    clip: Clip = True,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, as without any of these options.")] = False,
 ) -> None:
     """Predict ratings for pairs of users and items: the mean, the sd and an interval of a new rating.
 
@@ -194,11 +209,17 @@ def predict(
     from hamcmc.store.files import guard_disk, write_atomically
 
     with reporting():
+        if chosen(as_json, as_csv) and out is not None:
+            raise ValueError("--out writes a CSV file: leave --json and --csv out")
         model = predictions.load(run)
         users, items = read_pairs(pairs, user=user, item=item)
         found = model.predict(users, items, level=level, clip=clip)
         rows = ([*row, "true" if known else "false"] for row, known in zip(_rows(found, users, items), found.known))
         head = ("user", "item", *COLUMNS, "known")
+        if as_json:
+            listed = [[u, i, *map(float, numbers), known == "true"] for u, i, *numbers, known in rows]
+            write_table("json", head, listed, {"level": level}, "predictions")
+            return
         if out is None:
             _write_csv(sys.stdout, head, rows)
             return
@@ -217,9 +238,9 @@ def recommend(
         bool, typer.Option("--include-rated", help="Include items that the user has rated.")
     ] = False,
     level: Level = 0.9,
-    clip: Clip = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    clip: Clip = True,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """List the items that a user is expected to rate highest, best first, with intervals."""
     from rich.table import Table
@@ -227,17 +248,14 @@ def recommend(
     from hamcmc.factorization import predict as predictions
 
     with reporting():
-        if as_json and as_csv:
-            raise ValueError("choose --json or --csv, not both")
+        form = chosen(as_json, as_csv)
         model = predictions.load(run)
         known = user in model.ratings.users
         items, found = model.recommend(user, top, include_rated=include_rated, level=level, clip=clip)
         rows, head = _rows(found, items), ("item", *COLUMNS)
-        if as_json:
-            listed = [dict(zip(head, (name, *map(float, numbers)))) for name, *numbers in rows]
-            typer.echo(json.dumps({"user": user, "known": known, "level": level, "items": listed}))
-        elif as_csv:
-            _write_csv(sys.stdout, head, rows)
+        if form is not None:
+            listed = [[name, *map(float, numbers)] for name, *numbers in rows]
+            write_table(form, head, listed, {"user": user, "known": known, "level": level}, "items")
         else:
             ends = [f"{100 * p:.3g} %" for p in ((1 - level) / 2, (1 + level) / 2)]
             table = Table("item")

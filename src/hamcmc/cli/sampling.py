@@ -1,5 +1,6 @@
 """The commands that sample: ``sample`` and ``resume``."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,6 +9,8 @@ import typer
 from hamcmc._types import Facts, Record
 from hamcmc.cli import ratings
 from hamcmc.cli.shell import (
+    AsCsv,
+    AsJson,
     CheckpointSeconds,
     Command,
     Overwrite,
@@ -16,12 +19,14 @@ from hamcmc.cli.shell import (
     RunOut,
     Seed,
     Settings,
+    chosen,
+    errors,
     flowing,
     reporting,
     say,
 )
 from hamcmc.cli.shell import setting as parse_setting
-from hamcmc.cli.summaries import print_summary
+from hamcmc.cli.summaries import print_end
 from hamcmc.samplers import NAMES
 from hamcmc.store.errors import RunError
 
@@ -42,6 +47,8 @@ def register(app: typer.Typer) -> None:
 
 hamcmc sample model.py --data data.npz -o run
 
+hamcmc sample model.py --data table.parquet --columns x=age,income --columns y=paid
+
 hamcmc sample model.py --data data.csv --sampler sgld --step-size 0.01 --decay 0.51 --chains 4
 
 hamcmc sample model.py --data data.npy --batch-size 500 --control-variate --start mode --set pairs=5""",
@@ -52,7 +59,15 @@ hamcmc sample model.py --data data.npy --batch-size 500 --control-variate --star
 def sample_command(
     model: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A Python file (see above).")],
     data: Annotated[
-        Path | None, typer.Option(exists=True, help=".npy, .npz, .csv, .tsv, or a folder of .npy files.")
+        Path | None, typer.Option(exists=True, help=".npy, .npz, .csv, .tsv, .parquet, or a folder of .npy files.")
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=COLUMN,…",
+            help="An array of the data from columns of the file, (N,) or (N, K); may be repeated. By default each "
+            "column is an array.",
+        ),
     ] = None,
     sampler: Annotated[
         str, typer.Option(help=f"auto plans the whole run from what it measures; or one of {', '.join(NAMES)}.")
@@ -105,6 +120,8 @@ def sample_command(
     checkpoint_seconds: CheckpointSeconds = 30.0,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Draw posterior samples of a model in a Python file.
 
@@ -127,6 +144,8 @@ def sample_command(
     from hamcmc.store.directory import check_free
 
     with reporting():
+        form = chosen(as_json, as_csv)
+        quiet = quiet or form is not None
         jax.config.update("jax_enable_x64", x64)
         given_start, start = start, start or ("mode" if control_variate else "init")
         if start not in ("init", "mode"):
@@ -140,6 +159,7 @@ def sample_command(
             "model": str(model.resolve()),
             "model_checksum": model_file.checksum(model),
             "data": str(data.resolve()) if data else None,
+            "columns": model_file.parse_columns(columns or []),
             "sampler": sampler,
             "options": dict(parse_setting(s) for s in setting or []),
             "start": start,
@@ -162,14 +182,14 @@ def sample_command(
         check_free(out, overwrite=overwrite)  # before a search that may take a while
         with model_file.blamed(model):
             if sampler == "auto" and not by_hand:
-                loaded = _load(model, data, False)
+                loaded = _load(model, data, notes["columns"], False)
                 result = sample(
                     loaded.posterior, init=loaded.init, warmup=warmup, notes=notes, **how, **notes["options"]
                 )
             else:
                 notes["sampler"] = DEFAULT if sampler == "auto" else sampler
                 warmup = WARMUP if warmup is None else warmup
-                loaded = _load(model, data, control_variate)
+                loaded = _load(model, data, notes["columns"], control_variate)
                 begin, iterations = _start(loaded, start), warmup + (num_samples or DRAWS) * (thin or 1)
                 if epsilon is None:
                     work = iterations * (chains or ensembles or 1)
@@ -184,8 +204,9 @@ def sample_command(
                     notes=notes,
                     **how,
                 )
-        code = print_summary(result)
-        say(f"The draws are in {out}. To look at them: hamcmc report {out}")
+        code = print_end(result, out, form)
+        if form is None:
+            say(f"The draws are in {out}. To look at them: hamcmc report {out}")
     raise typer.Exit(code)
 
 
@@ -196,6 +217,8 @@ def resume_command(
     checkpoint_seconds: CheckpointSeconds = 30.0,
     processes: Annotated[int, typer.Option(help="For a factorization: the number of processes, which may change.")] = 1,
     quiet: Quiet = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Continue a run that was stopped or killed. Its draws are those that it would have had without the stop.
 
@@ -208,9 +231,10 @@ def resume_command(
     from hamcmc.store.settings import read_settings
 
     with reporting():
-        settings = read_settings(run)
+        form, settings = chosen(as_json, as_csv), read_settings(run)
+        quiet = quiet or form is not None
         if settings.get("kind") == "factorization":
-            ratings.proceed(run, processes, quiet, checkpoint_seconds)
+            ratings.proceed(run, processes, quiet, checkpoint_seconds, form)
             return
         notes = settings["notes"]
         if "model" not in notes:
@@ -218,7 +242,7 @@ def resume_command(
         jax.config.update("jax_enable_x64", settings["x64"])
         sources = _sources(notes, model, data)
         with model_file.blamed(sources[0]):
-            loaded = _load(*sources, notes.get("control_variate", False))
+            loaded = _load(*sources, notes.get("columns", {}), notes.get("control_variate", False))
             automatic = notes["sampler"] == "auto"
             result = resume(
                 run,
@@ -228,7 +252,7 @@ def resume_command(
                 checkpoint_seconds=checkpoint_seconds,
                 progress=not quiet and None,
             )
-        code = print_summary(result)
+        code = print_end(result, run, form)
     raise typer.Exit(code)
 
 
@@ -262,18 +286,18 @@ def _tune(loaded: "Model", notes: Facts, init: Any, work: int, quiet: bool, **ho
         loaded.posterior, name, init, budget=budget, progress=not quiet and None, **how, **options, **own
     )  # fmt: skip
     account = found.account
-    chosen = {"step size": account["step_size"], **account["options"]}
+    taken = {"step size": account["step_size"], **account["options"]}
     cost = f"{found.gradients:,} minibatch gradients, {found.seconds:.1f} s"
-    typer.echo(f"tuned: {', '.join(f'{k}={v:.3g}' for k, v in chosen.items())} ({cost})")
+    errors.print(f"tuned: {', '.join(f'{k}={v:.3g}' for k, v in taken.items())} ({cost})", highlight=False)
     kept = {k: v for k, v in found.options.items() if k not in own}  # the model file has its own again on resume
     return account["step_size"], {"tuning": account, "options": kept}
 
 
-def _load(model: Path, data: Path | None, control_variate: bool) -> "Model":
+def _load(model: Path, data: Path | None, columns: Mapping[str, list[str]], control_variate: bool) -> "Model":
     from hamcmc.cli import model_file
     from hamcmc.target.estimators import control_variate as around
 
-    loaded = model_file.load(model, data)
+    loaded = model_file.load(model, data, columns)
     return loaded._replace(posterior=around(loaded.posterior, _start(loaded, "mode"))) if control_variate else loaded
 
 

@@ -5,10 +5,12 @@ a run that is wrong, 130 and 143 for SIGINT and SIGTERM.
 """
 
 import contextlib
+import csv
 import json
+import math
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -19,6 +21,7 @@ from rich.markup import escape
 from typer.core import TyperCommand
 
 from hamcmc._require import MissingPackage
+from hamcmc._types import Facts
 from hamcmc.store.errors import Interrupted, RunError
 from hamcmc.target.disk import CutShort
 
@@ -33,6 +36,8 @@ Settings = Annotated[
 ]
 CheckpointSeconds = Annotated[float, typer.Option(help="Time between checkpoints.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing run.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for another program, and nothing else.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print the table as CSV, and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")]
 
 RENAMED = {"--samples": "--num-samples", "--burn-in": "--warmup"}  # options of 0.1.0 that still work
@@ -82,6 +87,26 @@ def stoppable(state: str) -> Iterator[None]:
     finally:
         for n, handler in old.items():
             signal.signal(n, handler)
+
+
+def chosen(as_json: bool, as_csv: bool) -> str | None:
+    """How to print a table: json, csv, or None for people."""
+    if as_json and as_csv:
+        raise ValueError("--json and --csv exclude each other: choose one")
+    return "json" if as_json else "csv" if as_csv else None
+
+
+def write_table(
+    form: str, head: Sequence[str], rows: Iterable[Sequence[Any]], about: Facts, name: str = "rows"
+) -> None:
+    """Print a table for another program: CSV, or JSON with facts `about` it. What is not a number becomes null."""
+    known = [[None if isinstance(v, float) and not math.isfinite(v) else v for v in row] for row in rows]
+    if form == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(head)
+        writer.writerows(known)
+        return
+    typer.echo(json.dumps({**about, name: [dict(zip(head, row)) for row in known]}, ensure_ascii=False))
 
 
 def say(message: str) -> None:

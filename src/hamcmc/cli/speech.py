@@ -9,7 +9,21 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hamcmc._types import Record
-from hamcmc.cli.shell import Quiet, Seed, flowing, reporting, say, screen, stoppable, warn, wrote
+from hamcmc.cli.shell import (
+    AsCsv,
+    AsJson,
+    Quiet,
+    Seed,
+    chosen,
+    flowing,
+    reporting,
+    say,
+    screen,
+    stoppable,
+    warn,
+    write_table,
+    wrote,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -95,6 +109,8 @@ def denoise(
         Path | None, typer.Option(metavar="HTML", help="A page to compare before and after by ear and by eye.")
     ] = None,
     quiet: Quiet = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Clean speech from a noisy recording.
 
@@ -109,8 +125,11 @@ def denoise(
     from hamcmc._check import at_least, one_of
 
     with reporting():
+        from hamcmc.report.frame import pace
         from hamcmc.speech import audio, file
 
+        form = chosen(as_json, as_csv)
+        quiet = quiet or form is not None
         one_of("--quality", quality, ("fast", "best"))
         at_least("--draws", draws, 0)
         if iterations is not None:
@@ -138,25 +157,31 @@ def denoise(
         for name, gain in zip(done.files, done.gains):
             if gain < 1:
                 warn(f"{name} would have clipped, so all of it was turned down by {-20 * math.log10(gain):.1f} dB")
-        say(f"{source.seconds:.1f} s of sound in {done.seconds:.1f} s: {done.real_time_factor:.2f} × real time")
-        wrote(*done.files)
+        if form is None:
+            say(f"{source.seconds:.1f} s of sound in {done.seconds:.1f} s: {pace(source.seconds, done.seconds)}")
+            wrote(*done.files)
         asked = {"recording": recording, "out": out, "draws": draws, "reference": reference}
         with stoppable(f"{out} is complete; scores, picture or report may be missing"):
-            _show(done, truth, uncertainty, report, asked | options | {"dictionary": dictionary})
+            _show(done, truth, uncertainty, report, asked | options | {"dictionary": dictionary}, form)
 
 
-def _show(done: "Done", truth: "Info | None", uncertainty: Path | None, report: Path | None, asked: Record) -> None:
+def _show(
+    done: "Done", truth: "Info | None", uncertainty: Path | None, report: Path | None, asked: Record, form: str | None
+) -> None:
     """Print the scores against the reference, and write the picture and the page."""
     scores = None if truth is None else _scores(done.source, truth, done.files[0])
-    if scores is not None:
+    if form is not None:
+        _write_scores(form, done, scores)
+    elif scores is not None:
         screen.print(_score_table(*scores))
     if uncertainty is not None or report is not None:
         from hamcmc.report import denoise as page
 
-        if uncertainty is not None:
-            wrote(page.write_uncertainty(uncertainty, done))
+        written = [] if uncertainty is None else [page.write_uncertainty(uncertainty, done)]
         if report is not None:
-            wrote(page.write(report, done, asked, truth, scores))
+            written.append(page.write(report, done, asked, truth, scores))
+        if form is None:
+            wrote(*written)
 
 
 def train(
@@ -243,6 +268,16 @@ def _scores(source: "Info", truth: "Info", out: Path) -> tuple["Scores", "Scores
     frames = min(source.frames, truth.frames)
     clean, noisy, cleaned = (audio.read(i)[:frames] for i in (truth, source, audio.info(out)))
     return metrics.scores(clean, noisy, source.rate), metrics.scores(clean, cleaned, source.rate)
+
+
+def _write_scores(form: str, done: "Done", scores: "tuple[Scores, Scores] | None") -> None:
+    """Print the scores for another program."""
+    from hamcmc.speech.metrics import LABELS
+
+    pairs = zip(LABELS, *scores) if scores else ()
+    rows = [[name, float(before), float(after), float(after - before)] for (name, _), before, after in pairs]
+    about = {"files": list(map(str, done.files)), "seconds": done.seconds, "recording_seconds": done.source.seconds}
+    write_table(form, ("score", "before", "after", "gain"), rows, about, "scores")
 
 
 def _score_table(before: "Scores", after: "Scores") -> "Table":

@@ -149,7 +149,7 @@ def effective(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     chains, n, _ = x.shape
     means = x.mean(1)
-    covariance = _autocovariance(x - means[:, None])
+    covariance = autocovariance(x - means[:, None])
     inside = covariance[0] * n / (n - 1)
     between = means.var(0, ddof=1) if chains > 1 else 0.0
     constant = np.ptp(x, axis=(0, 1)) < 1e-15
@@ -167,7 +167,7 @@ def effective_in_tails(x: np.ndarray) -> np.ndarray:
     return tail
 
 
-def _autocovariance(centred: np.ndarray) -> np.ndarray:
+def autocovariance(centred: np.ndarray) -> np.ndarray:
     """The mean over chains of the autocovariance at each lag, (chain, draw, K) → (draw, K)."""
     n = centred.shape[1]
     length = 2 ** (2 * n - 1).bit_length()

@@ -142,6 +142,25 @@ class Factorization:
         _, rank, _ = self._held_out
         return np.array([np.mean(np.abs(rank - 0.5) <= level / 2) for level in levels])
 
+    def generated(self, pairs: int = 2000, draws: int = 50, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Held-out ratings, and what draws of the posterior generate for the same pairs: (pair,) and (draw, pair).
+
+        Args:
+            pairs: the most ratings to take, evenly spaced.
+            draws: the most draws to use.
+            seed: of the noise.
+        """
+        test = np.flatnonzero(self.ratings.test)
+        test = test[np.unique(np.linspace(0, len(test) - 1, pairs).astype(int))] if len(test) else test
+        row, column, value = (np.asarray(x)[test] for x in (self.ratings.row, self.ratings.column, self.ratings.value))
+        when = np.unique(np.linspace(0, self.samples - 1, draws).astype(int))
+        rng, parts = np.random.default_rng(seed), []
+        for _, centre, variance in self._normals(row, column):
+            centre, sd = centre[when], np.sqrt(variance[when])
+            parts.append(centre + sd * rng.standard_normal(centre.shape))
+        made = np.concatenate(parts, axis=1) if parts else np.empty((len(when), 0))
+        return value, self._clip(made, True)
+
     @cached_property
     def _held_out(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Expectation of each test rating, its rank (the predictive distribution function at its value), its value."""

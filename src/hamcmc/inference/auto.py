@@ -16,7 +16,7 @@ from hamcmc._compile import jit
 from hamcmc._types import Facts, PyTree, Record
 from hamcmc.inference import network
 from hamcmc.inference.arguments import Init, init_of, warmup_of
-from hamcmc.inference.job import batch_size_of, parameters, storable
+from hamcmc.inference.job import batch_size_of, check_shapes, parameters, storable
 from hamcmc.inference.modes import surveyed
 from hamcmc.inference.nearness import Nearness
 from hamcmc.inference.plan import FIRST_ADAPT, Measured, Plan, decide, first_run
@@ -89,6 +89,7 @@ def prepare(
         )
     begin = parameters(given, jax.random.key(seed))
     like = posterior.unconstrain(begin)
+    check_shapes(posterior, like, None)
     usual = {} if counted else {"adapt": FIRST_ADAPT}
     usual |= {k: v for k, v in options.items() if takes("ensemble_hmc", k)}
     trial = samplers.build("ensemble_hmc", posterior, **usual)

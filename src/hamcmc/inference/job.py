@@ -174,6 +174,9 @@ def check_shapes(posterior: Posterior, position: PyTree, batch_size: int | None)
         lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), jax.dtypes.canonicalize_dtype(x.dtype)), posterior.data
     )
     for name, value in jax.eval_shape(partial(densities, posterior), position, batch).items():
+        if not isinstance(value, jax.ShapeDtypeStruct):
+            forgot = ": is its `return` missing?" if value is None else ""
+            raise ValueError(f"{name} must return a scalar, got {type(value).__name__}{forgot}")
         if name == "log_likelihood" and posterior.batched:
             if value.shape != (rows,):
                 raise ValueError(

@@ -4,6 +4,8 @@ Moments are known by quadrature. A sampler's error at a step size ε has three p
 the gradient's noise vanish with ε. The bias of a preconditioner that depends on the position that it moves stays.
 """
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +15,7 @@ import numpy as np
 from jax import Array
 from matplotlib.figure import Figure
 
-from hamcmc._types import Record
+from hamcmc._types import Facts, Record
 from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
 from hamcmc.paper.known import Known, targets
@@ -139,7 +141,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         settings=chosen | {"exact": {name: make().exact for name, (make, _) in targets().items()}},
         columns=["target", "sampler", *(f"ε = {e}" for e in chosen["step_sizes"])],
         rows=rows,
-        figures={"bias": _draw(views)},
+        figures={"bias": draw(views)},
         notes=[
             "Relative bias ± standard error of second moments, whose exact values come from quadrature. Runs start in "
             "the exact law. γ = 1, λ = 0, no metric; every pair with sᵀy > 0 is accepted. m: pairs of an ensemble."
@@ -173,6 +175,20 @@ def _cell(b: Bias) -> str:
     return f"{100 * b.bias:+.2f} ± {100 * b.standard_error:.2f} %{lost}"
 
 
+def read(rows: Sequence[Facts]) -> dict[str, dict[str, list[Bias]]]:
+    """What a kept table shows, to be drawn again: relative biases in percent with standard errors, by column ε."""
+    found: dict[str, dict[str, list[Bias]]] = {}
+    for row in rows:
+        for column, cell in row.items():
+            if not column.startswith("ε = "):
+                continue
+            numbers = re.findall(r"[+-]?[\d.]+", cell)[:2] if cell != "diverged" else ("nan", "nan")
+            bias, error = (float(n) / 100 for n in numbers)
+            one = Bias(float(column.removeprefix("ε = ")), bias, error, (), (), 0)
+            found.setdefault(row.get("target", ""), {}).setdefault(row["sampler"], []).append(one)
+    return found
+
+
 def _look(label: str) -> Record:
     """The style of a curve: a colour for each method, a marker and a line for each of its variants."""
     method = next(name for name in sorted(COLOURS, key=len, reverse=True) if label.startswith(name))
@@ -189,7 +205,7 @@ def _look(label: str) -> Record:
 
 
 @styled
-def _draw(views: dict[str, dict[str, list[Bias]]]) -> Figure:
+def draw(views: dict[str, dict[str, list[Bias]]]) -> Figure:
     """Four panels. The naive sampler is named in text: drawn, it would squeeze all others into a line."""
     titles = {
         "2-d ridge": "2-d ridge, full gradients: E(x+y)²",

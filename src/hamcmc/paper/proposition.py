@@ -4,6 +4,7 @@ The target's curvature varies. An inverse Hessian that depends on the position t
 which none of these samplers has. Gradients are exact and steps small, so the bias that remains is due to that.
 """
 
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from jax import Array
 from matplotlib.figure import Figure
 from scipy.integrate import simpson
 
-from hamcmc._types import Record
+from hamcmc._types import Facts, Record
 from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
 from hamcmc.paper.runs import ManyRuns
@@ -134,7 +135,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         settings=asked,
         columns=["sampler", *(f"ε = {e}" for e in STEP_SIZES)],
         rows=rows,
-        figures={"proposition": _draw(measured)},
+        figures={"proposition": draw(measured)},
         notes=[
             f"Relative bias ± standard error; exact E(x+y)² = {asked['exact']['(x+y)²']:.5f} by quadrature. Full "
             "gradients, γ = 1, λ = 0, every pair with sᵀy > 0 accepted."
@@ -144,7 +145,8 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
 
 
 @styled
-def _draw(measured: dict[str, list[Record]]) -> Figure:
+def draw(measured: Mapping[str, Sequence[Facts]]) -> Figure:
+    """All samplers, and those whose bias is small."""
     fig = Figure(layout="constrained", figsize=(8.5, 3.6))
     for axes, names in zip(fig.subplots(1, 2), (list(measured), [n for n in measured if "naive" not in n])):
         for name in names:

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hamcmc._require import needs
 from hamcmc._types import Facts
 from hamcmc.report import frame, plots
-from hamcmc.report.frame import duration, plural
+from hamcmc.report.frame import duration, pace, plural
 from hamcmc.speech import audio
 from hamcmc.speech.file import Done, Pooled
 from hamcmc.speech.metrics import LABELS, Scores
@@ -30,6 +30,7 @@ with needs("matplotlib", "report"):
 with needs("pillow", "report"):
     from PIL import Image
 
+TALL = 300  # pixels of a spectrogram
 LISTEN = 4_000_000  # samples of each recording in the page, which take about 10 MB
 RANGE = 70.0  # dB from the brightest colour to the darkest
 WINDOW = 0.032  # seconds
@@ -148,7 +149,7 @@ def _glance(done: Done, spectra: Mapping[str, Pooled], scores: tuple[Scores, Sco
         cards.append((name, _shown(after, digits), f"{_shown(before, digits)} before", grade))
     before, after = (10 * np.log10(np.mean(_level(spectra[n]))) for n in ("Before", "After"))
     cards.append(("Level", f"{after:.1f} dB", f"{before:.1f} dB before; full scale is 0 dB", ""))
-    cards.append(("Time", duration(done.seconds), f"{done.real_time_factor:.2f} × real time", ""))
+    cards.append(("Time", duration(done.seconds), pace(done.source.seconds, done.seconds), ""))
     checks = [*done.source.warnings()]
     for name, gain in zip(done.files, done.gains):
         if gain < 1:
@@ -192,11 +193,18 @@ def _encoded(source: audio.Info, seconds: float, full: float) -> str:
 
 
 def _spectrograms(spectra: Mapping[str, Pooled]) -> str:
+    """One below the other, with the same colours and the same axes: what changes between them is what was removed."""
     pictures = {name: _in_db(of) for name, of in spectra.items()}
     top = max(float(p[0].max()) for p in pictures.values())
+    reach = (max(p[2] for p in pictures.values()), max(float(p[1][-1]) for p in pictures.values()) / 1000)
+    *_, last = pictures
     return (
-        '<p class="soft">Power at each time and frequency in dB; all have the same colours.</p><div class="row">'
-        + "".join(_drawn(*p, f"Spectrogram: {name.lower()}", name, top) for name, p in pictures.items())
+        '<p class="soft">Power at each time and frequency in dB. All have the same colours and the same axes, and '
+        'what you point at in one is marked in the others.</p><div class="stack">'
+        + "".join(
+            _drawn(*p, f"Spectrogram: {name.lower()}", name, top, Shared(reach, name == last))
+            for name, p in pictures.items()
+        )
         + "</div>"
     )
 
@@ -278,8 +286,26 @@ def _in_db(of: Pooled | None) -> tuple[np.ndarray, np.ndarray, float]:
     return 10 * np.log10(of.rms**2 + SILENCE), of.frequencies, of.seconds
 
 
+class Shared(NamedTuple):
+    """The axes that pictures have in common.
+
+    Attributes:
+        reach: the ends of the axes, in seconds and kHz.
+        last: whether this is the picture at the bottom, which has the numbers of the axis of time.
+    """
+
+    reach: tuple[float, float]
+    last: bool
+
+
 def _drawn(
-    db: np.ndarray, frequencies: np.ndarray, seconds: float, alt: str, caption: str = "", top: float | None = None
+    db: np.ndarray,
+    frequencies: np.ndarray,
+    seconds: float,
+    alt: str,
+    caption: str = "",
+    top: float | None = None,
+    shared: Shared | None = None,
 ) -> str:
     """A picture whose colours encode its values: the page's script adds the axes and reads the values back."""
     top = float(db.max()) if top is None else top
@@ -292,10 +318,14 @@ def _drawn(
     reach = max(float(frequencies[-1]), 1.0) / 1000
     plot = {
         "x": plots.axis("seconds", range=[0, seconds]),
-        "y": plots.axis("kHz", range=[0, reach]),
+        "y": plots.axis("kHz", range=[0, reach], width=24),
         "image": {"low": top - RANGE, "high": top, "label": "dB", "palette": base64.b64encode(palette).decode()},
-        "height": 260,
+        "height": TALL,
     }
+    if shared is not None:
+        plot["x"] |= {"shown": [0, shared.reach[0]]} | ({} if shared.last else {"hidden": True})
+        plot["y"]["shown"] = [0, shared.reach[1]]
+        plot |= {"shared": "spectrograms", "height": TALL + (28 if shared.last else 0)}
     source = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
     image = f'<img alt="{escape(alt)}, 0 to {seconds:.3g} s, 0 to {reach:.3g} kHz" src="{source}">'
     return frame.figure(plot, alt, caption, image)

@@ -10,16 +10,18 @@ import numpy as np
 
 from hamcmc._types import Facts, Record
 from hamcmc.factorization import predict
+from hamcmc.factorization.baselines import Baselines, baselines
 from hamcmc.factorization.predict import Factorization
-from hamcmc.report import frame, plots
+from hamcmc.report import error, forest, frame, plots, predictive
 from hamcmc.report.frame import duration, flatten, number, plural, value
 from hamcmc.store.checkpoint import read_checkpoint
+from hamcmc.store.directory import state
 from hamcmc.store.settings import read_settings
 
 LEVELS = [*(n / 20 for n in range(1, 20)), 0.99]
 TABLED = (0.5, 0.8, 0.9, 0.95, 0.99)
 GOOD_COVERAGE = 0.02  # the largest distance from 90 % that counts as calibrated
-ERRORS = {"rmse": "of the mean of all draws so far", "rmse_draw": "of each draw"}
+EXAMPLES = 20  # held-out ratings that are drawn with their intervals
 
 
 def write(run: str | os.PathLike, out: str | os.PathLike | None = None) -> Path:
@@ -64,17 +66,19 @@ def page(run: Path, progress_html: str | None = None) -> str:
     model, log = predict.load(run), events(run)
     settings, lines = model.settings, progress(log)
     tested = bool(np.any(model.ratings.test))
+    simple = baselines(model.ratings) if tested and not np.all(model.ratings.test) else None
     sections = {}
     if lines:
-        sections["Error"] = _errors(lines, settings)
+        sections["Error"] = error.section(lines, settings, simple)
     if tested:
         sections["Calibration"] = _calibration(model)
+        sections["Predictions"] = _predictions(model)
     sections["Precisions"] = _precisions(model)
     sections["Cost"] = _cost(model, log, lines)
     sections["Settings"] = _settings(settings)
     version = str(settings.get("versions", {}).get("hamcmc", ""))
     top = (_status(model, run) if progress_html is None else progress_html) + _facts(model)
-    return frame.document(run.resolve().name, top, _glance(model, lines, tested), sections, version, live=live)
+    return frame.document(run.resolve().name, top, _glance(model, lines, simple, tested), sections, version, live=live)
 
 
 def draws_so_far(run: Path) -> int:
@@ -86,7 +90,7 @@ def draws_so_far(run: Path) -> int:
 def _early(run: Path, progress_html: str) -> str:
     """The page of a run in its warm-up."""
     settings, lines = read_settings(run), progress(events(run))
-    sections = {"Error": _errors(lines, settings)} if lines else {}
+    sections = {"Error": error.section(lines, settings)} if lines else {}
     sections["Settings"] = _settings(settings)
     glance = frame.at_a_glance([], ["No draws are stored yet: they come after the warm-up, with the checkpoints."])
     version = str(settings.get("versions", {}).get("hamcmc", ""))
@@ -102,7 +106,7 @@ def _status(model: Factorization, run: Path) -> str:
         return frame.status("complete", "good")
     if status == "failed":
         return frame.status("failed", "bad", "", escape(str(model.meta.get("message", "no message"))))
-    return frame.status("not finished", "warn", "", frame.unfinished(run))
+    return frame.ongoing(state(str(status or "running"), run), "", run)
 
 
 def _facts(model: Factorization) -> str:
@@ -124,16 +128,22 @@ def _facts(model: Factorization) -> str:
     return frame.facts(facts)
 
 
-def _glance(model: Factorization, lines: Sequence[Facts], tested: bool) -> str:
+def _glance(model: Factorization, lines: Sequence[Facts], simple: Baselines | None, tested: bool) -> str:
     """The most important numbers, and what they mean."""
     cards, checks = [], []
     if tested:
         (covered,) = model.coverage([0.9])
-        good = abs(covered - 0.9) <= GOOD_COVERAGE
+        good, found = abs(covered - 0.9) <= GOOD_COVERAGE, model.rmse()
+        beside = f"; {simple.biases:.4f} with biases only, {simple.mean:.4f} with the mean rating" if simple else ""
         cards += [
-            ("Test RMSE", f"{model.rmse():.4f}", f"mean of {model.samples:,} draws", ""),
+            ("Test RMSE", f"{found:.4f}", f"mean of {model.samples:,} draws{beside}", ""),
             ("Coverage of 90 % intervals", f"{100 * covered:.1f} %", "of the held-out ratings", _grade(good)),
         ]
+        if simple and found >= simple.biases:
+            checks.append(
+                "Biases of users and items alone predict as well as the factors do: the ratings may be too few for "
+                "factors, the rank too large, or the run too short."
+            )
         if good:
             checks.append("The intervals cover as many held-out ratings as they promise.")
         else:
@@ -156,48 +166,6 @@ def _grade(good: bool) -> str:
 
 
 # --- sections ---
-
-
-def _errors(lines: Sequence[Facts], settings: Facts) -> str:
-    curves = {name: _curve(lines, k) for k, name in ERRORS.items()}
-    curves = {name: x for name, x in curves.items() if np.isfinite(x).any()}
-    if not curves:
-        return "<p>No test error was logged.</p>"
-    warmup = settings.get("warmup", 0)
-    html = "<p class='soft'>Root mean square error on the held-out ratings. "
-    if warmup:
-        html += f"The dotted line marks the end of the warm-up, after {plural(warmup, 'iteration')}."
-    html += "</p>"
-    html += frame.key({name: i for i, name in enumerate(curves)}, "curves") + '<div class="row">'
-    last = ", ".join(f"{x[np.isfinite(x)][-1]:.4f} {name}" for name, x in curves.items())
-    iterations, seconds = _curve(lines, "iteration"), _curve(lines, "seconds")
-    after = seconds[iterations >= warmup]
-    for name, when, mark in (
-        ("iteration", iterations, warmup),
-        ("seconds", seconds, after[0] if warmup and len(after) else 0),
-    ):
-        html += frame.figure(_plot_errors(when, curves, name, mark), f"Test RMSE against {name}; at the end {last}")
-    rows = [
-        [f"{iterations[i]:,.0f}", duration(float(seconds[i])), *(f"{x[i]:.4f}" for x in curves.values())]
-        for i in np.unique(np.linspace(0, len(lines) - 1, 12).astype(int))
-    ]
-    table = frame.table(["iteration", "time", *curves], rows, "Test RMSE")
-    return f"{html}</div><details><summary>Errors as a table</summary>{table}</details>"
-
-
-def _curve(lines: Sequence[Facts], name: str) -> np.ndarray:
-    return np.array([np.nan if e.get(name) is None else e[name] for e in lines], float)
-
-
-def _plot_errors(when: np.ndarray, curves: Mapping[str, np.ndarray], name: str, mark: float) -> plots.Plot:
-    late = np.concatenate([x[len(x) // 10 :] for x in curves.values()])
-    late = late[np.isfinite(late)]
-    y = plots.axis("test RMSE")
-    if len(late):  # the first errors are large, and would flatten all others
-        margin = 0.05 * np.ptp(late) + 1e-3
-        y["range"] = [float(late.min() - margin), float(np.quantile(late, 0.99) + margin)]
-    guides = [[float(mark), None, float(mark), None]] if mark else []
-    return {"x": plots.axis(name), "y": y, "series": plots.curves(when, curves), "guides": guides, "height": 240}
 
 
 def _calibration(model: Factorization) -> str:
@@ -233,6 +201,33 @@ def _plot_calibration(observed: np.ndarray, n: int) -> plots.Plot:
         "guides": [[0.0, 0.0, 1.0, 1.0]],
         "aspect": 1,
     }
+
+
+def _predictions(model: Factorization) -> str:
+    """What was held out beside what is predicted: single ratings with their intervals, and the distribution of all."""
+    ratings = model.ratings
+    test = np.flatnonzero(ratings.test)
+    picked = test[np.unique(np.linspace(0, len(test) - 1, EXAMPLES).astype(int))]
+    users, items = (
+        np.asarray(ids)[np.asarray(at)[picked]]
+        for ids, at in ((ratings.users, ratings.row), (ratings.items, ratings.column))
+    )
+    half, most = (model.predict(users, items, level=level, clip=True) for level in (0.5, 0.9))
+    rows = [
+        {
+            "name": f"{users[i]}, {items[i]}",
+            "at": [float(v[i]) for v in (most.low, half.low, most.mean, half.high, most.high)],
+            "seen": float(ratings.value[picked[i]]),
+        }
+        for i in np.argsort(-most.mean, kind="stable")
+    ]
+    drawn = forest.plot(rows, "rating")
+    return (
+        "<p class='soft'>Held-out ratings (crosses) of a user for an item, with the predicted mean, the middle half "
+        "and the middle 90 %, inside the scale of the ratings. Sorted by the mean.</p>"
+        + frame.figure(drawn, "Held-out ratings with their predicted intervals")
+        + predictive.section({"rating": model.generated()})
+    )
 
 
 def _precisions(model: Factorization) -> str:

@@ -15,6 +15,8 @@ import numpy as np
 from hamcmc._types import Facts
 from hamcmc.store.files import guard_disk, write_atomically
 
+SCRIPTS = ("plots.js", "forest.js", "script.js")  # one script, in this order
+
 
 def document(
     title: str, top: str, glance: str, sections: Mapping[str, str], version: str, *, live: bool = False
@@ -32,7 +34,8 @@ def document(
     links = "".join(f'<a href="#{name.lower()}">{name}</a>' for name in sections)
     body = "".join(f'<section id="{n.lower()}"><h2>{n}</h2>{content}</section>' for n, content in sections.items())
     written = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    style, script = (files("hamcmc.report").joinpath(name).read_text() for name in ("style.css", "script.js"))
+    style, *parts = (files("hamcmc.report").joinpath(name).read_text() for name in ("style.css", *SCRIPTS))
+    script = "\n".join(parts)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -70,24 +73,32 @@ def status(word: str, grade: str, where: str = "", message: str = "") -> str:
     return f'<p><span class="status {grade}">{word}</span> {escape(where)}</p>{said}'
 
 
-def unfinished(run: Path | None) -> str:
-    """A note for the page of a run that is not complete, in HTML."""
+def ongoing(state: str, where: str, run: Path | None) -> str:
+    """The status of a run that is not complete: running, stopped, or not finished where that is not known."""
     how = f"<code>hamcmc resume {escape(str(run))}</code>" if run else "resume"
-    return (
-        "This page shows the draws up to the last checkpoint. The run may still be going on; if it was stopped, "
-        f"{how} continues it."
-    )
+    said = {
+        "running": "The run goes on. This page shows the draws up to its last checkpoint.",
+        "stopped": f"No process is writing this run. {how} continues it.",
+    }
+    unknown = f"The run may still be going on; if it was stopped, {how} continues it."
+    return status(state, "live" if state == "running" else "warn", where, said.get(state, unknown))
 
 
 def key(names: Mapping[str, int], what: str) -> str:
     """Buttons that show and hide the series of these names in all plots; the numbers are those of the colours."""
     button = '<button type="button" disabled aria-pressed="true" data-key="{}">{}</button>'
-    marked = [
-        button.format(escape(n), f'<i style="background:var(--chain-{colour % 6})"></i>{escape(n)}')
-        for n, colour in names.items()
-    ]
+    marked = [button.format(escape(n), _stroke(colour) + escape(n)) for n, colour in names.items()]
     every = button.format("*", "all") if len(names) > 2 else ""
     return f'<div class="key" role="group" aria-label="Show {what} in all plots">{every}{"".join(marked)}</div>'
+
+
+def _stroke(colour: int) -> str:
+    """A piece of a line as the plots draw it. Six colours come again with other dashes (DASHES in plots.js)."""
+    dashes = ("", "6 3", "2 2.5", "8 3 2 3")[colour // 6 % 4]
+    return (
+        f'<svg width="24" height="6" aria-hidden="true"><path d="M0 3h24" stroke="var(--chain-{colour % 6})" '
+        f'stroke-width="3" stroke-dasharray="{dashes}"/></svg>'
+    )
 
 
 def facts(of: Facts) -> str:
@@ -166,3 +177,12 @@ def duration(seconds: float) -> str:
         if seconds >= (1 if size < 60 else 2) * size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds / 1e-6:.3g} µs" if seconds else "0 s"
+
+
+def pace(plays: float, takes: float) -> str:
+    """How long work on a recording takes beside its own length, in words that cannot be read backwards."""
+    if not (plays > 0 and takes > 0):
+        return "–"
+    if takes <= plays:
+        return f"{plays / takes:.2g} times faster than it plays"
+    return f"{takes / plays:.2g} times as long as it plays"

@@ -1,37 +1,43 @@
 """The report of a sampling run: one self-contained HTML page, which never uses the network."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hamcmc._types import Facts
 from hamcmc.diagnostics.costs import PARTS, Cost, cost
 from hamcmc.diagnostics.result import Result
-from hamcmc.diagnostics.summaries import Summary, format_cell, read_entries, summary
+from hamcmc.diagnostics.summaries import Summary, format_cell, summary
 from hamcmc.diagnostics.verdict import HEADS, Verdict
-from hamcmc.report import frame, plots
+from hamcmc.report import forest, frame, mixing, parameters, plots
+from hamcmc.report import predictive as checks
 from hamcmc.report.frame import duration, flatten, number, plural, value
+from hamcmc.store.directory import state
 
 ROWS = 20  # of the table that is open at first; the rest is folded
 SHOWN = 8  # parameters with trace and density
+MIXED = 4  # parameters with ranks, autocorrelation and the growth of the ESS
 PAIRED = 6  # parameters in the pair plot
 GOOD_R_HAT = 1.01
 GOOD_ESS = 400
+BAD = ("not converged", "wrong")  # verdicts whose worst parameters are marked
 GRADES = {"good": "good", "usable": "warn", "not converged": "bad", "wrong": "bad"}  # word of the verdict → colour
-COLUMNS = {
+COLUMNS = {  # what says whether to trust a row comes early: a phone shows the first four
     "mean": "mean",
     "sd": "sd",
+    "r_hat": "R-hat",
+    "ess_bulk": "ESS bulk",
+    "ess_tail": "ESS tail",
     "mcse": "MCSE",
     "q5": "5 %",
     "q50": "50 %",
     "q95": "95 %",
-    "ess_bulk": "ESS bulk",
-    "ess_tail": "ESS tail",
-    "r_hat": "R-hat",
 }
+WORST = ("r_hat_ensembles", "ess_bulk", "mean_error", "sd_error", "tail_error", "r_hat", "ess_tail")  # in this order
 STATS = {
     "step_size": "Step size ε",
     "grad_norm": "Gradient norm ‖∇ log p‖",
@@ -42,12 +48,19 @@ STATS = {
 }
 
 
-def write_report(run: Result | str | os.PathLike, out_html: str | os.PathLike | None = None) -> Path:
+def write_report(
+    run: Result | str | os.PathLike,
+    out_html: str | os.PathLike | None = None,
+    *,
+    predictive: Mapping[str, tuple[Any, Any]] | None = None,
+) -> Path:
     """Write the report of a run, complete or not.
 
     Args:
         run: a run's directory, or a :class:`~hamcmc.Result`.
         out_html: the file to write; by default ``report.html`` in the run's directory, or here for a Result.
+        predictive: for a predictive check, the name of a variable → (observed data, data that draws of the posterior
+            generate), arrays of shapes (…) and (draws, …).
 
     Returns:
         The file's path.
@@ -55,7 +68,8 @@ def write_report(run: Result | str | os.PathLike, out_html: str | os.PathLike | 
     directory = None if isinstance(run, Result) else Path(run)
     result = run if isinstance(run, Result) else Result.open(run)
     out = (directory or Path()) / "report.html" if out_html is None else Path(out_html)
-    return frame.save(page(result, directory), out)
+    more = {"Check": checks.section(predictive)} if predictive else {}
+    return frame.save(page(result, directory, after=more), out)
 
 
 def page(
@@ -64,6 +78,7 @@ def page(
     progress: str | None = None,
     before: Mapping[str, str] | None = None,
     title: str | None = None,
+    after: Mapping[str, str] | None = None,
 ) -> str:
     """The HTML of the report.
 
@@ -73,25 +88,33 @@ def page(
         progress: HTML that replaces the status, in a page that asks its server for news.
         before: sections to put first.
         title: the heading; by default the directory's name.
+        after: sections to put before the sampler's.
     """
     sampler = result.settings["sampler"]["sampler"]
     title = title or (directory.resolve().name if directory else f"A run of {sampler}")
     verdict = result.check()
     table = summary(result, verdict=verdict)
     spent = cost(result, table)
-    sections = {
-        **(before or {}),
-        "Verdict": _verdict(verdict),
-        "Diagnostics": _diagnostics(table),
-        "Cost": _cost(spent),
-    }
+    worst = [row.name for row in verdict.worst]
+    blamed = [name for name in worst if any(name in reason for reason in verdict.reasons)]
+    sections = {**(before or {}), "Verdict": _verdict(verdict)}
     if result.draws:
-        picked = interesting(table, SHOWN)
-        sections |= {"Parameters": _parameters(result, table, picked)}
+        sections["Estimates"] = forest.section(result, table, blamed if verdict.word in BAD else ())
+    sections["Diagnostics"] = _diagnostics(table, worst)
+    if result.draws:
+        # On a page that is renewed, parameters keep their places while the reader looks at them.
+        shown, mixed, paired = (
+            interesting(table, most, worst) if progress is None else sorted(interesting(table, most, worst))
+            for most in (SHOWN, MIXED, PAIRED)
+        )
+        sections["Parameters"] = parameters.section(result, table, shown)
+        sections["Mixing"] = mixing.section(result, table, mixed, GOOD_ESS)
         if len(table) > 1:
-            sections |= {"Pairs": _pairs(result, table)}
-        sections |= {"Sampler": _sampler(result)}
-    sections |= {"Settings": _settings(result)}
+            sections["Pairs"] = parameters.pairs(result, table, paired)
+    sections |= after or {}
+    if result.draws:
+        sections["Sampler"] = _sampler(result)
+    sections |= {"Cost": _cost(spent), "Settings": _settings(result)}
     top = frame.status(verdict.word, GRADES[verdict.word], verdict.reason)
     top += (_status(result, directory) if progress is None else progress) + _facts(result)
     version = str(result.settings["versions"].get("hamcmc", ""))
@@ -100,14 +123,12 @@ def page(
     )
 
 
-def interesting(table: Summary, most: int) -> list[int]:
-    """Rows to show, in the order of the table: half are those with the smallest ESS, the others are the first ones."""
-    if len(table) <= most:
-        return list(range(len(table)))
-    ess = table["ess_bulk"]
-    slow = [int(i) for i in np.argsort(ess, kind="stable") if np.isfinite(ess[i])][: most // 2]
-    first = [i for i in range(len(table)) if i not in slow][: most - len(slow)]
-    return sorted(slow + first)
+def interesting(table: Summary, most: int, worst: Sequence[str] = ()) -> list[int]:
+    """Rows to show, the worst first: those that the verdict names, then by their ESS; rows without one come last."""
+    ess = np.where(np.isfinite(table["ess_bulk"]), np.fmin(table["ess_bulk"], table["ess_tail"]), np.inf)
+    named = {name: i for i, name in enumerate(worst)}
+    order = sorted(range(len(table)), key=lambda i: (named.get(table.names[i], len(named)), ess[i], i))
+    return order[:most]
 
 
 # --- the top of the page ---
@@ -120,7 +141,7 @@ def _status(result: Result, directory: Path | None) -> str:
         return frame.status("complete", "good", plural(total, "iteration"))
     if meta["status"] == "failed":
         return frame.status("failed", "bad", where, escape(str(meta.get("message", "no message"))))
-    return frame.status("not finished", "warn", where, frame.unfinished(directory))
+    return frame.ongoing(state(meta["status"], directory), where, directory)
 
 
 def iterations(settings: Facts) -> int:
@@ -240,22 +261,26 @@ def _verdict(verdict: Verdict) -> str:
     said = "".join(f"<li>{escape(r)}</li>" for r in verdict.reasons or (verdict.reason,))
     html = f'<ul class="checks">{said}</ul>'
     html += f"<p class='soft'>{plural(verdict.parameters, 'scalar parameter')} looked at. {looked}</p>"
-    rows = [row.cells() for row in verdict.worst]
-    return html + (frame.table(["", *HEADS.values()], rows, "The worst parameters") if rows else "")
+    order = [list(HEADS).index(name) for name in WORST]  # row.cells() begins with the parameter's name
+    rows = [[cells[0], *(cells[1 + i] for i in order)] for cells in (row.cells() for row in verdict.worst)]
+    return html + (frame.table(["", *(HEADS[n] for n in WORST)], rows, "The worst parameters") if rows else "")
 
 
-def _diagnostics(table: Summary) -> str:
+def _diagnostics(table: Summary, worst: Sequence[str]) -> str:
     notes = "".join(f"<p>{escape(n)}</p>" for n in table.notes)
-    rows = list(table.rows())
-    picked = interesting(table, ROWS)
+    rows = [
+        [name, *(format_cell(c, table[c][i]) for c in COLUMNS)] for i, name in enumerate(table.names)
+    ]  # fmt: skip
+    picked = interesting(table, ROWS, worst)
     html = (
         "<p class='soft'>Means, standard deviations and quantiles are weighted by the draws' step sizes. MCSE is the "
-        "Monte Carlo standard error of the mean. ESS is the number of independent draws with the same accuracy.</p>"
+        "Monte Carlo standard error of the mean. ESS is the number of independent draws with the same accuracy. The "
+        "worst parameters come first.</p>"
     )
     html += notes + frame.table(["", *COLUMNS.values()], [rows[i] for i in picked], "Parameters")
     if len(picked) < len(rows):
         more = frame.table(["", *COLUMNS.values()], rows, f"All {len(rows)} rows")
-        shown = f"The first rows and the slowest are shown. Show all {len(rows)} rows"
+        shown = f"Show all {len(rows)} rows, in the order of the model"
         html += f"<details><summary>{shown}</summary>{more}</details>"
     return html
 
@@ -273,50 +298,6 @@ def _cost(c: Cost) -> str:
         ],
     ]
     return frame.table(["", "gradients", "time"], rows, "All chains, all included", kind="wrap")
-
-
-def _parameters(result: Result, table: Summary, picked: list[int]) -> str:
-    chains, weights = result.settings["chains"], np.asarray(result.weights, np.float64)
-    left_out = table.total - len(picked)
-    html = (
-        "<p class='soft'>Traces of all chains, and the weighted density: an area for all chains together, a line for "
-        "each. The bar below marks the median and the middle 90 %.</p>"
-    )
-    if left_out:
-        html += f"<p>The first entries and those with the smallest ESS are shown; {left_out:,} are left out.</p>"
-    drawn = plots.spread(chains, plots.CHAINS)
-    if len(drawn) < chains:
-        html += f"<p>{len(drawn)} of {chains:,} chains are drawn, evenly spaced.</p>"
-    html += frame.key({plots.chain(c): c for c in drawn}, "chains") if chains > 1 else ""
-    for i, x in zip(picked, read_entries(result, [table.entries[i] for i in picked])):
-        name = table.names[i]
-        labels = {"mean": "mean", "sd": "sd", "ess_bulk": "ESS", "r_hat": "R-hat"}
-        numbers = ", ".join(f"{label} {format_cell(column, table[column][i])}" for column, label in labels.items())
-        html += (
-            f'<article class="parameter"><h3>{escape(name)}</h3><p class="soft">{numbers}</p><div class="row">'
-            + frame.figure(plots.trace(x), f"Trace of {name} in {plural(chains, 'chain')}")
-            + frame.figure(plots.density(x, weights, name), f"Density of {name}: {numbers}")
-            + "</div></article>"
-        )
-    return html
-
-
-def _pairs(result: Result, table: Summary) -> str:
-    picked = interesting(table, PAIRED)
-    names = [table.names[i] for i in picked]
-    draws = read_entries(result, [table.entries[i] for i in picked])
-    plot = plots.pairs(draws, names, np.asarray(result.weights, np.float64))
-    left_out = table.total - len(picked)
-    rows = [[n, *("–" if r is None else f"{r:.3f}" for r in row)] for n, row in zip(names, plot["correlations"])]
-    return (
-        "<p class='soft'>Draws of all chains below the diagonal, correlations above it.</p>"
-        + (f"<p>{left_out:,} entries are left out.</p>" if left_out else "")
-        + f'<div class="pairs" style="--k:{len(names)}">'
-        + frame.figure(plot, f"Pair plot of {', '.join(names)}")
-        + "</div><details><summary>Correlations as a table</summary>"
-        + frame.table(["", *names], rows, "Weighted correlations over all chains")
-        + "</details>"
-    )
 
 
 def _sampler(result: Result) -> str:

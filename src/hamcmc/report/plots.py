@@ -1,4 +1,4 @@
-"""What the plots of a page show, as numbers; ``script.js`` draws them on canvases.
+"""What the plots of a page show, as numbers; ``plots.js`` draws them on canvases.
 
 A plot is a dict with its axes and its series. Each number takes 16 bits. Of a long series, the page holds the smallest
 and the largest value of every few draws: a screen cannot show more, and the page of 10⁶ draws stays small.
@@ -6,16 +6,17 @@ and the largest value of every few draws: a screen cannot show more, and the pag
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hamcmc._types import Record
+from hamcmc._types import Facts, Record
 from hamcmc.diagnostics.stein import spread
 from hamcmc.diagnostics.summaries import weighted_moments, weighted_quantiles
 
 Plot = Record
 COLOURS = 6  # --chain-0 to --chain-5 of the style sheet
+DASHES = 4  # kinds of lines in each colour
 BINS = 500  # points of a line, which is about what a screen can show
 CHAINS = 40  # lines in a plot, at most
 DENSITY_DRAWS = 4000  # draws that a density is estimated from, at most
@@ -45,9 +46,46 @@ def chain(c: int) -> str:
     return f"chain {c}"
 
 
-def trace(x: np.ndarray) -> Plot:
+class Groups(NamedTuple):
+    """Which chains have the same colour and the same switch.
+
+    Attributes:
+        names: of the groups: ensembles, or single chains.
+        of: the number of each chain's group.
+    """
+
+    names: list[str]
+    of: np.ndarray
+
+    def rows(self, group: int) -> np.ndarray:
+        """The chains of a group."""
+        return np.flatnonzero(self.of == group)
+
+
+def groups(settings: Facts) -> Groups:
+    """Ensembles, if there are several; otherwise each chain is a group."""
+    chains, replicas = settings["chains"], settings.get("replicas", 1)
+    if 1 < replicas < chains:
+        return Groups([f"ensemble {e}" for e in range(chains // replicas)], np.arange(chains) // replicas)
+    return single(chains)
+
+
+def single(chains: int) -> Groups:
+    """Each chain is a group of its own."""
+    return Groups([chain(c) for c in range(chains)], np.arange(chains))
+
+
+def shown(of: Groups) -> list[int]:
+    """The groups whose lines are drawn."""
+    return [int(g) for g in spread(len(of.names), CHAINS)]
+
+
+def trace(x: np.ndarray, of: Groups | None = None) -> Plot:
     """Draws (chain, draw) against the number of the draw."""
-    series = [against_draws(x[c]) | named(chain(c), c) for c in spread(len(x), CHAINS)]
+    of = of or single(len(x))
+    series = [
+        against_draws(x[c]) | named(chain(c), int(of.of[c]), of.names[of.of[c]]) for c in spread(len(x), CHAINS)
+    ]  # fmt: skip
     return {"x": draws_axis(x.shape[1]), "y": axis(), "series": series, "height": 170}
 
 
@@ -63,8 +101,10 @@ def against_draws(x: np.ndarray) -> Record:
 
 
 def named(name: str, colour: int, key: str | None = None) -> Record:
-    """The name of a series, its colour, and the button that hides it."""
-    return {"name": name, "colour": int(colour) % COLOURS, "key": name if key is None else key}
+    """The name of a series, its colour and dashes, and the button that hides it."""
+    dash = int(colour) // COLOURS % DASHES
+    found = {"name": name, "colour": int(colour) % COLOURS, "key": name if key is None else key}
+    return found | ({"dash": dash} if dash else {})
 
 
 def draws_axis(draws: int) -> Record:
@@ -73,15 +113,17 @@ def draws_axis(draws: int) -> Record:
     return axis("draw", range=[-margin, draws - 1 + margin], integer=True)
 
 
-def density(x: np.ndarray, weights: np.ndarray, name: str = "") -> Plot:
-    """Weighted density of draws (chain, draw): an area for all, a line for each chain, a bar for median and 5–95 %."""
+def density(x: np.ndarray, weights: np.ndarray, name: str = "", of: Groups | None = None) -> Plot:
+    """Weighted density of draws (chain, draw): an area for all, a line for each group, a bar for median and 5–95 %."""
+    of = of or single(len(x))
     w = np.broadcast_to(weights, x.shape)
     grid, pooled = kde(x, w)
     at = grid.tolist()
     series = [{"kind": "area", "x": at, "y": pack(pooled), **named("all chains", 0, "")}]
-    for c in spread(len(x), CHAINS):
-        if len(x) > 1 and np.ptp(x[c]) > 0:
-            series.append({"kind": "line", "x": at, "y": pack(kde(x[c], w[c], grid)[1]), **named(chain(c), c)})
+    for g in shown(of):
+        own, weight = x[of.rows(g)], w[of.rows(g)]
+        if len(of.names) > 1 and np.ptp(own) > 0:
+            series.append({"kind": "line", "x": at, "y": pack(kde(own, weight, grid)[1]), **named(of.names[g], g)})
     low, median, high = (float(q) for q in weighted_quantiles(x, w, [0.05, 0.5, 0.95]))
     return {
         "x": axis(name, range=[at[0], at[-1]]),
@@ -92,8 +134,9 @@ def density(x: np.ndarray, weights: np.ndarray, name: str = "") -> Plot:
     }
 
 
-def pairs(draws: Sequence[np.ndarray], names: Sequence[str], weights: np.ndarray) -> Plot:
+def pairs(draws: Sequence[np.ndarray], names: Sequence[str], weights: np.ndarray, of: Groups | None = None) -> Plot:
     """All pairs of parameters: draws below the diagonal, densities on it, weighted correlations above it."""
+    of = of or single(len(draws[0]))
     w = np.broadcast_to(weights, draws[0].shape).ravel()
     flat = np.array([x.ravel() for x in draws])
     # The points are evenly spaced in weight, so that the cloud is as dense as the posterior.
@@ -104,7 +147,8 @@ def pairs(draws: Sequence[np.ndarray], names: Sequence[str], weights: np.ndarray
     return {
         "names": list(names),
         "columns": [pack(x[picked]) for x in flat],
-        "chains": (picked // draws[0].shape[1]).tolist(),
+        "groups": of.of[picked // draws[0].shape[1]].tolist(),
+        "keys": of.names,
         "densities": [{"x": grid.tolist(), "y": pack(p)} for grid, p in (kde(x, w) for x in flat)],
         "correlations": [[None if np.isnan(v) else round(float(v), 3) for v in row] for row in r],
         "aspect": 1,

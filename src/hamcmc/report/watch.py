@@ -1,7 +1,6 @@
 """The page of a run while it goes on, served to this machine alone. The run's directory is only read."""
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from hamcmc.diagnostics.result import Result
 from hamcmc.report import factorization, frame, page
 from hamcmc.report.frame import duration
 from hamcmc.store.checkpoint import read_checkpoint
+from hamcmc.store.directory import being_written
 from hamcmc.store.errors import RunError
 from hamcmc.store.settings import read_settings
 
@@ -139,23 +139,6 @@ def last_progress(run: Path) -> Record:
                 if isinstance(event, dict) and event.get("event") == "progress":
                     return event
     return {}
-
-
-def being_written(run: Path) -> bool | None:
-    """Whether a process holds the run's lock; None if the file system has no locks."""
-    try:
-        directory = os.open(run, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released at once, below
-    except BlockingIOError:
-        return True
-    except OSError:
-        return None
-    finally:
-        os.close(directory)
-    return False
 
 
 class Server(ThreadingHTTPServer):

@@ -121,3 +121,28 @@ def _lock(path: Path) -> int:
     except OSError:
         pass  # a file system without locks
     return descriptor
+
+
+def being_written(run: Path) -> bool | None:
+    """Whether a process holds the run's lock; None if the file system has no locks."""
+    try:
+        directory = os.open(run, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released at once, below
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(directory)
+    return False
+
+
+def state(status: str, run: Path | None) -> str:
+    """The status of a run for people. A checkpoint says "running" until the end, also after Ctrl-C or a crash; if
+    nobody holds the lock of its directory, the run has stopped."""
+    if status != "running" or run is None:
+        return status
+    return {True: "running", False: "stopped", None: "not finished"}[being_written(run)]
