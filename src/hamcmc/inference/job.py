@@ -278,7 +278,7 @@ def segment_length(posterior: Posterior, sampler: Sampler, position: PyTree, set
 
 def checksum(posterior: Posterior) -> str | None:
     """The checksum of the posterior's data; None without data."""
-    return None if posterior.data is None else posterior.checksum()
+    return None if posterior.data is None and posterior.constants is None else posterior.checksum()
 
 
 def plain(value: Any) -> Any:

@@ -5,9 +5,10 @@ A likelihood enters by its mean over a minibatch, and :func:`~hamcmc.target.prot
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from html import escape
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from jax.tree_util import keystr, tree_leaves_with_path
 from hamcmc import _check
 from hamcmc._compile import jit, may_block, put
 from hamcmc._types import Facts, PyTree
-from hamcmc.target import disk, frozen
+from hamcmc.target import disk, frozen, tables
 from hamcmc.target import support as _support
 from hamcmc.target.frozen import name_of as name_of
 from hamcmc.target.minibatch import draw
@@ -36,7 +37,8 @@ class Posterior(Target):
         log_prior: ``log_prior(position) -> scalar``, log p(θ) up to a constant.
         log_likelihood: ``log_likelihood(position, datum) -> scalar``, log p(x_n|θ) of **one** datum; it is vmapped.
             Without it, and without data, the density is that of `log_prior` alone.
-        data: a pytree of arrays with one common leading length N. A ``numpy.memmap`` stays on disk and is streamed.
+        data: a pytree of arrays with one common leading length N. A ``numpy.memmap`` stays on disk and is streamed. A
+            table of pandas, polars, Arrow or Zarr becomes a dict of its columns: `log_likelihood` sees ``row["age"]``.
         support: where parameters live: one :class:`~hamcmc.Support` for all of them, or a dict with the position's
             keys (nested as the position is). A parameter that the dict does not name is real. See
             :func:`hamcmc.positive` and :func:`hamcmc.bounded`.
@@ -61,10 +63,16 @@ class Posterior(Target):
         extra_products: products with the minibatch's Hessian for each gradient at a position of the sampler. A product
             costs about as much as a gradient.
         chart: the map of the coordinates to where the density is evaluated, if a sampler should keep its images.
+        dims: the names of the dimensions of parameters, for ArviZ; None for one without a name.
+        coords: names along these dimensions.
+        constants: arrays on which the density depends beside the data; a run is resumed only with the same ones.
     """
 
     init: PyTree | Callable[[Array], PyTree] | None = None
     chart: Chart | None = None
+    dims: Mapping[str, Sequence[str | None]] = MappingProxyType({})
+    coords: Mapping[str, Sequence] = MappingProxyType({})
+    constants: PyTree = None
 
     def __init__(
         self,
@@ -291,12 +299,16 @@ class Posterior(Target):
         other.streamed = False
         return other
 
+    def deterministic(self, draws: Facts) -> Facts:
+        """Further quantities at draws (…, shape), by name. Models of other libraries may have some."""
+        return {}
+
     # --- identity ---
 
     def checksum(self) -> str:
         """SHA-256 of the data's names, shapes, types and values."""
         digest = hashlib.sha256()
-        for path, leaf in tree_leaves_with_path(self.data):
+        for path, leaf in tree_leaves_with_path((self.data, self.constants) if self.constants else self.data):
             digest.update(f"{keystr(path)} {leaf.dtype} {leaf.shape}".encode())
             for block in _blocks(leaf):
                 digest.update(np.ascontiguousarray(block).view(np.uint8).data)
@@ -336,10 +348,22 @@ def _blocks(leaf: Any) -> Iterator[np.ndarray]:
         yield disk.rows(leaf, slice(start, start + rows))
 
 
+def _not_finite(array: Any) -> tuple[int, str]:
+    """How many entries are not finite, and where the first of them is, if all were looked at."""
+    bad, begin, where = 0, 0, ""
+    for block in _blocks(array):
+        found = ~np.isfinite(block)
+        if found.any() and not bad and array.nbytes <= SAMPLED:
+            where = f", the first in row {begin + tables.first(found.reshape(len(found), -1).any(1)):,}"
+        bad, begin = bad + int(found.sum()), begin + len(block)
+    return bad, where
+
+
 def _checked(data: PyTree) -> tuple[PyTree, int]:
     """The data as arrays of one length, and that length. Raises with the name of the leaf at fault."""
     if data is None:
         return None, 0
+    data = tables.as_arrays(data)
     lengths: dict[str, int] = {}
     for path, leaf in tree_leaves_with_path(data):
         name = f"data{keystr(path)}"
@@ -350,9 +374,9 @@ def _checked(data: PyTree) -> tuple[PyTree, int]:
             raise ValueError(f"{name} must be an array with one row per datum, got a scalar")
         lengths[name] = array.shape[0]
         if array.dtype.kind in "fc":
-            bad = sum(int(np.sum(~np.isfinite(block))) for block in _blocks(array))
+            bad, where = _not_finite(array)
             if bad:
-                raise ValueError(f"{name} has {bad} entries that are NaN or infinite")
+                raise ValueError(f"{name} has {bad} entries that are NaN or infinite{where}")
     if not lengths:
         raise ValueError("data has no arrays")
     if len(set(lengths.values())) > 1:
