@@ -36,7 +36,7 @@ INTERNAL = (
     *("factorization.recorded", "factorization.sharded", "factorization.table", "factorization.worker"),
     *("factorization.native.blocks", "factorization.native.build", "factorization.native.twin"),
     *("stable.chains", "stable.impulses", "speech.guess", "speech.model", "speech.pair"),
-    *("report.frame", "report.plots"),
+    *("report.frame", "report.plots", "report.predictions", "target.narrow"),
 )
 
 

@@ -77,12 +77,12 @@ class NumpyroPosterior(Posterior):
         full = arguments.shapes()
         sites.check_sites(full, arguments.missing)
         self.latent = tuple(name for name in full if sites.is_latent(full[name]))
-        self.dims = sites.dims_of(full)
         self.all_data = None
         try:
             self._by_rows(full)
         except sites.NotByRows as reason:
             self._as_a_whole(full, str(reason))
+        self.dims = sites.dims_of(full)
 
     def _by_rows(self, full: "Trace") -> None:
         """Make the posterior of a likelihood that is a sum over rows."""

@@ -71,11 +71,11 @@ class PymcPosterior(Posterior):
         start = model.initial_point()
         self._centre = {n: np.asarray(start[v.name]) for n, v in zip(self.latent, self._values)}
         self._density = _function(self._values, [model.logp()])
-        self.dims = {n: list(d) for n, d in model.named_vars_to_dims.items()}
-        self.coords = {n: list(c) for n, c in model.coords.items() if c is not None}
         support = {n: self._support(rv) for n, rv in zip(self.latent, model.free_RVs)}
         super().__init__(self._plain_density, support=support)
         self.constants = _constants(model)
+        self.dims = {n: list(d) for n, d in model.named_vars_to_dims.items()}
+        self.coords = {n: list(c) for n, c in model.coords.items() if c is not None}
 
     def init(self, key: Array) -> dict[str, Array]:
         """A start near PyMC's initial point."""

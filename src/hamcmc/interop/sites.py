@@ -178,6 +178,12 @@ def check_sites(sites: Trace, missing: list[str]) -> None:
     for name, site in sites.items():
         if site["type"] in ("param", "mutable"):
             raise ValueError(f"site {name} is a numpyro.{site['type']}; give it a prior, or fix its value")
+        of = name.removesuffix("_unobserved")
+        if of != name and is_latent(site) and f"{of}_observed" in sites:
+            raise ValueError(
+                f"site {of} has an obs_mask, for which NumPyro samples all of its entries, the observed ones from a "
+                "flat density: give the model the observed rows only, or use numpyro.handlers.mask instead"
+            )
         if is_latent(site) and site["fn"].support.is_discrete:
             raise ValueError(
                 f"site {name} is discrete, and has no gradient: sum it out of the model (as "

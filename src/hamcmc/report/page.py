@@ -14,6 +14,7 @@ from hamcmc.diagnostics.summaries import Summary, format_cell, read_entries, sum
 from hamcmc.diagnostics.verdict import HEADS, Verdict
 from hamcmc.report import frame, plots
 from hamcmc.report.frame import duration, flatten, number, plural, value
+from hamcmc.report.predictions import Classes, Numbers, section
 
 ROWS = 20  # of the table that is open at first; the rest is folded
 SHOWN = 8  # parameters with trace and density
@@ -42,12 +43,18 @@ STATS = {
 }
 
 
-def write_report(run: Result | str | os.PathLike, out_html: str | os.PathLike | None = None) -> Path:
+def write_report(
+    run: Result | str | os.PathLike,
+    out_html: str | os.PathLike | None = None,
+    *,
+    predictions: Classes | Numbers | None = None,
+) -> Path:
     """Write the report of a run, complete or not.
 
     Args:
         run: a run's directory, or a :class:`~hamcmc.Result`.
         out_html: the file to write; by default ``report.html`` in the run's directory, or here for a Result.
+        predictions: for a section about predictions, :class:`~hamcmc.report.Classes` or `Numbers`.
 
     Returns:
         The file's path.
@@ -55,7 +62,8 @@ def write_report(run: Result | str | os.PathLike, out_html: str | os.PathLike | 
     directory = None if isinstance(run, Result) else Path(run)
     result = run if isinstance(run, Result) else Result.open(run)
     out = (directory or Path()) / "report.html" if out_html is None else Path(out_html)
-    return frame.save(page(result, directory), out)
+    more = None if predictions is None else {"Predictions": section(predictions)}
+    return frame.save(page(result, directory, after=more), out)
 
 
 def page(
@@ -64,6 +72,7 @@ def page(
     progress: str | None = None,
     before: Mapping[str, str] | None = None,
     title: str | None = None,
+    after: Mapping[str, str] | None = None,
 ) -> str:
     """The HTML of the report.
 
@@ -73,6 +82,7 @@ def page(
         progress: HTML that replaces the status, in a page that asks its server for news.
         before: sections to put first.
         title: the heading; by default the directory's name.
+        after: sections to put before the settings.
     """
     sampler = result.settings["sampler"]["sampler"]
     title = title or (directory.resolve().name if directory else f"A run of {sampler}")
@@ -91,7 +101,7 @@ def page(
         if len(table) > 1:
             sections |= {"Pairs": _pairs(result, table)}
         sections |= {"Sampler": _sampler(result)}
-    sections |= {"Settings": _settings(result)}
+    sections |= {**(after or {}), "Settings": _settings(result)}
     top = frame.status(verdict.word, GRADES[verdict.word], verdict.reason)
     top += (_status(result, directory) if progress is None else progress) + _facts(result)
     version = str(result.settings["versions"].get("hamcmc", ""))

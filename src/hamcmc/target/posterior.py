@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from html import escape
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -20,7 +19,7 @@ from jax.tree_util import keystr, tree_leaves_with_path
 from hamcmc import _check
 from hamcmc._compile import jit, may_block, put
 from hamcmc._types import Facts, PyTree
-from hamcmc.target import disk, frozen, tables
+from hamcmc.target import disk, frozen, narrow, tables
 from hamcmc.target import support as _support
 from hamcmc.target.frozen import name_of as name_of
 from hamcmc.target.minibatch import draw
@@ -49,6 +48,9 @@ class Posterior(Target):
         sampled: which part of `init` is sampled, if not all of it: names of leaves or branches, such as
             ``["layers.2"]``, or a function of name and leaf. The rest is frozen at its value in `init`.
         batched: `log_likelihood` takes many rows at once, and returns a number for each of them.
+        precision: ``"bfloat16"``, ``"float16"`` or ``"float32"``: compute the likelihood and its gradient with
+            fewer digits, while positions keep theirs. :func:`hamcmc.sample` refuses it where the gradient would change
+            by more than a tenth of its minibatch noise.
         temperature: T of the density p(θ|x)^(1/T), by which log-prior and log-likelihood are divided. Below 1 the
             posterior is colder, as it is often used for networks. Predictions and their scores do not divide by T.
 
@@ -70,9 +72,6 @@ class Posterior(Target):
 
     init: PyTree | Callable[[Array], PyTree] | None = None
     chart: Chart | None = None
-    dims: Mapping[str, Sequence[str | None]] = MappingProxyType({})
-    coords: Mapping[str, Sequence] = MappingProxyType({})
-    constants: PyTree = None
 
     def __init__(
         self,
@@ -85,11 +84,16 @@ class Posterior(Target):
         sampled: frozen.Choice | None = None,
         batched: bool = False,
         temperature: float = 1.0,
+        precision: str | None = None,
     ):
         if (log_likelihood is None) != (data is None):
             raise ValueError("log_likelihood and data belong together: give both or neither")
+        if precision is not None and log_likelihood is None:
+            raise ValueError("precision is that of the likelihood, which this posterior does not have")
         self.log_prior = log_prior
-        self.log_likelihood = log_likelihood
+        self.log_likelihood, self.precision, self._given = log_likelihood, precision, log_likelihood
+        if log_likelihood is not None and precision is not None:
+            self.log_likelihood = narrow.narrowed(log_likelihood, precision)
         self.support, self.batched = support, bool(batched)
         self.temperature = _check.positive("temperature", temperature)
         self._sampled, self._rest, self._structure = sampled, None, None
@@ -103,6 +107,9 @@ class Posterior(Target):
         self.data, self.size = _checked(data)
         self.mirror = self._fold if any(s.mirror for s in _leaves(support)) else None
         self.streamed = any(isinstance(x, np.memmap) for x in jax.tree.leaves(self.data))
+        self.dims: Mapping[str, Sequence[str | None]] = {}  # not of the class, so that views have those of `plain`
+        self.coords: Mapping[str, Sequence] = {}
+        self.constants: PyTree = None
         self.settings: Facts = {"estimator": "minibatch"}
         self.extra_gradients = 0
         self.extra_products = 0
@@ -290,11 +297,29 @@ class Posterior(Target):
         if log_likelihood is not None:
             self.log_likelihood = lambda parameters, datum: log_likelihood(parameters, datum) / self.temperature
 
-    def on(self, data: PyTree) -> "Posterior":
-        """The same model with other data in memory."""
+    def wide(self) -> "Posterior":
+        """The same posterior with a likelihood in the precision of its parameters."""
+        if self.precision is None:
+            return self
+        given, other = self._given, self._copied()
+
+        def likelihood(parameters: PyTree, rows: PyTree) -> Array:
+            """The user's, of whole parameters, at the temperature of the posterior."""
+            return given(self.whole(parameters), rows) / self.temperature  # type: ignore[misc]
+
+        other.log_likelihood, other.precision = likelihood, None
+        return other
+
+    def _copied(self) -> "Posterior":
+        """A copy without compiled programs, which would see what this one has."""
         other = copy.copy(self)
         for program in ("_prior_value_and_grad", "_mean_value_and_grad"):
-            vars(other).pop(program, None)  # these would see the old data
+            vars(other).pop(program, None)
+        return other
+
+    def on(self, data: PyTree) -> "Posterior":
+        """The same model with other data in memory."""
+        other = self._copied()
         other.data, other.size = _checked(data)
         other.streamed = False
         return other
