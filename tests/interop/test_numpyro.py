@@ -220,8 +220,9 @@ class TestOnAllData:
     def test_a_latent_variable_for_each_datum(self, tmp_path):
         posterior = self.check(schools, 8, SIGMA, EFFECT, why="site z has one value per datum")
         assert posterior.dims == {n: ["school"] for n in ("z", "theta", "y")}
+        start = {"mu": jnp.zeros(()), "tau": jnp.ones(()), "z": jnp.zeros(8)}  # by hand
         result = hamcmc.sample(
-            posterior, "sgld", step_size=0.01, num_samples=6, chains=2, progress=False, out=tmp_path / "run"
+            posterior, "sgld", start, step_size=0.01, num_samples=6, chains=2, progress=False, out=tmp_path / "run"
         )
         names = list("ABCDEFGH")
         data = to_arviz(result, posterior, log_likelihood=True, predictive=True, coords={"school": names})

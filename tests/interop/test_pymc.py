@@ -1,5 +1,7 @@
 """PyMC models as posteriors: PyMC's own density, its transforms, names and data. PyMC is an extra of its own."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from scipy import stats
 import hamcmc
 from hamcmc.interop import from_pymc, to_arviz
 
+os.environ.setdefault("PYTENSOR_FLAGS", "cxx=")  # compile no C++, which takes most of the time
 pm = pytest.importorskip("pymc")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:pytensor", "ignore::FutureWarning")
 

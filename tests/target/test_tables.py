@@ -79,6 +79,12 @@ def test_memory_maps_by_name(tmp_path):
         posterior.data["kmm"]
 
 
+def test_a_single_column_is_an_array():
+    for column in (pd.Series(ARRAYS["km"]), pl.Series(ARRAYS["km"]).to_numpy()):
+        posterior = hamcmc.Posterior(log_prior, lambda theta, y: -(y**2) * theta[0], column, init=jnp.zeros(2))
+        assert_array_equal(posterior.data, ARRAYS["km"])
+
+
 class TestFaults:
     @pytest.mark.parametrize("make", MAKERS)
     def test_a_wrong_name_gets_the_nearest(self, make, tmp_path):

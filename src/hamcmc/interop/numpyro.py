@@ -91,6 +91,8 @@ class NumpyroPosterior(Posterior):
         arguments = self._arguments
         arguments.choose_data(full)
         one, two = (sites.on_rows(arguments, rows) for rows in (1, 2))
+        if not full.keys() == one.keys() == two.keys():
+            raise sites.NotByRows("the sites of the model depend on the rows that it is given")
         grows = {name for name in full if sites.shape_of(one[name]) != sites.shape_of(two[name])}
         self.observed = tuple(n for n in full if sites.is_observed(full[n]) and n in grows)
         if local := grows.intersection(self.latent):
@@ -192,7 +194,7 @@ class NumpyroPosterior(Posterior):
     def _at_draws(self, one: Callable[[Record, Record], Record], draws: Facts, data: PyTree) -> dict[str, Array]:
         """A function of a draw and the data at many draws, a few at a time."""
         wanted = {n: jnp.asarray(draws[n]) for n in self.latent}
-        like = jax.eval_shape(self.init, jax.random.key(0))
+        like = jax.eval_shape(self._start, jax.random.key(0), self._template)
         first = self.latent[0]
         leading = wanted[first].shape[: wanted[first].ndim - like[first].ndim]
         flat = {n: x.reshape(-1, *like[n].shape) for n, x in wanted.items()}

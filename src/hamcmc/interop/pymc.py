@@ -79,6 +79,9 @@ class PymcPosterior(Posterior):
 
     def init(self, key: Array) -> dict[str, Array]:
         """A start near PyMC's initial point."""
+        return self._start(key)
+
+    def _start(self, key: Array) -> dict[str, Array]:
         keys = jax.random.split(key, len(self.latent))
         moved = {
             n: u + jax.random.uniform(k, u.shape, u.dtype, -JITTER, JITTER)
@@ -113,7 +116,7 @@ class PymcPosterior(Posterior):
     def observations(self) -> dict[str, np.ndarray]:
         """The values of the observed variables."""
         values = (self.model.rvs_to_values[rv] for rv in self.model.observed_RVs)
-        return {n: np.asarray(v.eval()) for n, v in zip(self.observed, values)}
+        return {n: np.asarray(_function([], [v])()[0]) for n, v in zip(self.observed, values)}
 
     def _log_prior(self, position: PyTree) -> Array:
         """PyMC's log-density of unconstrained values, in which the Jacobians are."""
@@ -154,7 +157,7 @@ class PymcPosterior(Posterior):
         """A function of a draw at many draws, a few at a time."""
         wanted = {n: jnp.asarray(draws[n]) for n in self.latent}
         first = self.latent[0]
-        like = jax.eval_shape(self.init, jax.random.key(0))
+        like = jax.eval_shape(self._start, jax.random.key(0))
         leading = wanted[first].shape[: wanted[first].ndim - like[first].ndim]
         flat = {n: x.reshape(-1, *like[n].shape) for n, x in wanted.items()}
         found = jax.jit(lambda flat: lax.map(one, flat, batch_size=TOGETHER))(flat)

@@ -59,8 +59,8 @@ jax.tree_util.register_pytree_with_keys(Columns, _flatten, _unflatten)
 
 
 def is_table(data: Any) -> bool:
-    """Whether something is a table of another library."""
-    return _library(data) in READERS and not isinstance(data, np.ndarray)
+    """Whether something is a table of another library, and not a single column of one."""
+    return hasattr(data, MARKS.get(_library(data), "_no table"))
 
 
 def as_arrays(data: Any) -> Any:
@@ -89,11 +89,10 @@ def table(data: Any, where: str = "data") -> Columns:
     Raises:
         ColumnError: it is no table, or has no rows or no columns.
     """
-    library = _library(data)
-    if library not in READERS and not isinstance(data, Mapping):
+    if not is_table(data) and not isinstance(data, Mapping):
         raise ColumnError(f"{where} is no table, but of type {type(data).__name__}")
     arrays, faults = {}, {}
-    for name, column in READERS.get(library, _of_mapping)(data):
+    for name, column in (READERS[_library(data)] if is_table(data) else _of_mapping)(data):
         if name in arrays or name in faults:
             raise ColumnError(f"{where}: two columns have the name {name!r}")
         if isinstance(column, str):
@@ -184,8 +183,6 @@ def _of_arrow(data: Any) -> Iterator[tuple[str, Any]]:
 
 def _of_zarr(group: Any) -> Iterator[tuple[str, Any]]:
     """Arrays of a Zarr group, in memory."""
-    if not hasattr(group, "array_keys"):
-        raise ColumnError("data is a Zarr array and no group: read it into memory with array[:]")
     arrays = {n: group[n] for n in sorted(group.array_keys())}
     size = sum(x.nbytes for x in arrays.values())
     if size > LARGEST:
@@ -204,4 +201,5 @@ def _of_mapping(data: Mapping) -> Iterator[tuple[str, Any]]:
         yield str(name), array if array.dtype.kind in NUMBERS else _no_numbers(array.dtype, array.ravel()[:1000])
 
 
+MARKS = {"pandas": "columns", "polars": "lazy", "pyarrow": "schema", "zarr": "array_keys"}  # what only tables have
 READERS = {"pandas": _of_pandas, "polars": _of_polars, "pyarrow": _of_arrow, "zarr": _of_zarr}
