@@ -162,6 +162,17 @@ class TestSubsamples:
         assert set(posterior.data) == {"x", "y"}
         assert posterior.observed == ("y",)
 
+    def test_a_factor_for_each_row_is_a_likelihood(self):
+        def model(y, batch=None):
+            a = numpyro.sample("a", dist.Normal(0, 1))
+            with numpyro.plate("data", N, subsample_size=batch):
+                numpyro.factor("own", -jnp.abs(numpyro.subsample(y, event_dim=0) - a))
+
+        posterior = from_numpyro(model, Y, 4)
+        assert posterior.observed == ("own",)
+        assert posterior.observations() == {}
+        check_density(posterior, model, Y)
+
     def test_a_scale_of_the_user_stays(self):
         def model(y, batch=None):
             a = numpyro.sample("a", dist.Normal(0, 1))

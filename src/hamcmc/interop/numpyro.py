@@ -66,7 +66,7 @@ class NumpyroPosterior(Posterior):
 
     Attributes:
         latent: names of the parameters.
-        observed: names of the sites that make the likelihood.
+        observed: names of the sites that make the likelihood, with a ``numpyro.factor`` that has an entry per row.
         all_data: why there are no minibatches; None if there are.
     """
 
@@ -94,7 +94,8 @@ class NumpyroPosterior(Posterior):
         if not full.keys() == one.keys() == two.keys():
             raise sites.NotByRows("the sites of the model depend on the rows that it is given")
         grows = {name for name in full if sites.shape_of(one[name]) != sites.shape_of(two[name])}
-        self.observed = tuple(n for n in full if sites.is_observed(full[n]) and n in grows)
+        self.observed = tuple(n for n in full if sites.is_term(full[n]) and n in grows)
+        self._seen = [n for n in self.observed if sites.is_observed(full[n])]
         if local := grows.intersection(self.latent):
             raise sites.NotByRows(f"site {min(local)} has one value per datum, and minibatches need global sites")
         if not self.observed:
@@ -121,6 +122,7 @@ class NumpyroPosterior(Posterior):
             )
         arguments.size, self.all_data = 0, reason
         self.observed = tuple(n for n in full if sites.is_observed(full[n]))
+        self._seen = list(self.observed)
         self._deterministic = [n for n in full if full[n]["type"] == "deterministic"]
         self._template = {}
         super().__init__(self._density_of_sites, support=self._supports_of({}, {}))
@@ -168,7 +170,7 @@ class NumpyroPosterior(Posterior):
 
         def values(key: Array, data: Record) -> Record:
             found = self._arguments.trace(data, key)
-            return {n: found[n]["value"] for n in self.observed}
+            return {n: found[n]["value"] for n in self._seen}
 
         return jax.jit(values)(jax.random.key(0), self.data or {})
 
@@ -188,8 +190,8 @@ class NumpyroPosterior(Posterior):
         """Draw new values at the observed sites, given parameters and what else is observed."""
         rows = self.data if data is None else data
         _, found = self._log_probs(parameters, rows or {})
-        keys = jax.random.split(key, len(self.observed))
-        return {n: found[n]["fn"].sample(k) for n, k in zip(self.observed, keys)}
+        keys = jax.random.split(key, len(self._seen))
+        return {n: found[n]["fn"].sample(k) for n, k in zip(self._seen, keys)}
 
     def _at_draws(self, one: Callable[[Record, Record], Record], draws: Facts, data: PyTree) -> dict[str, Array]:
         """A function of a draw and the data at many draws, a few at a time."""

@@ -84,7 +84,7 @@ class Arguments:
             NotByRows: no arrays have a length that the observed sites have, or several do.
         """
         sizes = set(self.subsampled.values()) or {x.shape[0] for x in self.data.values()}
-        observed = [site for site in full.values() if is_observed(site)]
+        observed = [site for site in full.values() if is_term(site)]
         if len(sizes) > 1:
             sizes &= {n for site in observed for n in shape_of(site)}
         own = {n: x for n, x in self.data.items() if {x.shape[0]} == sizes}
@@ -218,9 +218,14 @@ def is_latent(site: Record) -> bool:
     return site["type"] == "sample" and not site["is_observed"]
 
 
+def is_term(site: Record) -> bool:
+    """Whether a site is a term of the density that is not sampled: observations, or a ``numpyro.factor``."""
+    return site["type"] == "sample" and site["is_observed"]
+
+
 def is_observed(site: Record) -> bool:
     """Whether a site has observations, and is no ``numpyro.factor``."""
-    return site["type"] == "sample" and site["is_observed"] and type(site["fn"]).__name__ != "Unit"
+    return is_term(site) and type(site["fn"]).__name__ != "Unit"
 
 
 def shape_of(site: Record) -> tuple[int, ...]:
