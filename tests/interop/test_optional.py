@@ -24,6 +24,7 @@ def test_importing_imports_none_of_them():
     [
         ("blackjax", "blackjax", lambda: interop.to_blackjax(hamcmc.sgld(lambda x, batch: x))),
         ("numpyro", "numpyro", lambda: interop.from_numpyro(lambda: None)),
+        ("pymc", "pymc", lambda: interop.from_pymc(None)),
         ("sklearn.base", "sklearn", lambda: interop.MatrixFactorization()),
         ("polars", "parquet", lambda: hamcmc.columns("rides.parquet", {"y": "paid"})),
     ],

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from hamcmc.store.draws import Array, Draws
-from hamcmc.store.errors import DamagedRun
+from hamcmc.store.errors import DamagedRun, RunError
 from tests.store.trees import tree
 
 ARRAYS = [Array("posterior", "x", (2,), "float32"), Array("sample_stats", "n", (), "int32")]
@@ -59,3 +59,16 @@ def test_a_store_that_is_missing_or_damaged(tmp_path):
     for name, fault in (("nowhere", ""), ("d", "posterior/x"), ("e", ""), ("f", "x has 37 draws of 38")):
         with pytest.raises(DamagedRun, match=f"{name} is missing or damaged: .*{fault}"):
             Draws.open(tmp_path / name, ARRAYS, 2, 37, written=38)
+
+
+def test_draws_that_would_fill_the_disk_are_refused(tmp_path, monkeypatch):
+    free = shutil.disk_usage(tmp_path)
+    large = [*ARRAYS, Array("posterior", "layers.0.weight", (1000, 1000), "float32")]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: free._replace(free=3 * 2**30))
+    with pytest.raises(
+        RunError, match=r"would take 7\.5 GiB \(1,000 of each of 2 chains, most of it layers\.0\.weight"
+    ) as e:
+        Draws.open(tmp_path / "not" / "there", large, 2, 1000, written=None)
+    assert "has 3.0 GiB free: store fewer" in str(e.value)
+    assert not (tmp_path / "not").exists()
+    Draws.open(tmp_path / "small", large, 2, 100, written=None)

@@ -20,6 +20,7 @@ from hamcmc.samplers.registry import requires, takes
 from hamcmc.store.errors import RunError
 from hamcmc.store.files import reading
 from hamcmc.target.posterior import Posterior
+from hamcmc.target.tables import Columns
 
 MAPPED = 2**30  # bytes; a larger array stays on disk and is streamed
 NO_COLUMNS: Mapping[str, list[str]] = {}
@@ -142,32 +143,44 @@ def parse_columns(given: Sequence[str]) -> dict[str, list[str]]:
 def read_data(path: Path, columns: Mapping[str, list[str]] = NO_COLUMNS) -> Any:
     """Read arrays from a file; with `columns`, arrays (N,) or (N, K) from columns of it.
 
-    An ``.npy`` file gives an array; above 1 GiB, it stays on disk. An ``.npz`` file, a folder of ``.npy`` files, and
-    a ``.csv`` or ``.tsv`` file with a header give a dict of arrays, and so does a ``.parquet`` file. For one that is
-    larger than memory, the model file calls :func:`hamcmc.columns`.
+    An ``.npy`` file gives an array; above 1 GiB, it stays on disk. An ``.npz`` file, a folder of ``.npy`` files, a
+    ``.csv`` or ``.tsv`` file with a header, a Zarr group, a ``.parquet`` and an ``.arrow`` or ``.feather`` file give a
+    dict of arrays by column name. For a table that is larger than memory, the model file calls :func:`hamcmc.columns`.
     """
     if columns:
         return _read_columns(path, columns)
     with reading(path, "cannot be read", ModelFileError):
-        if path.is_dir():
+        if path.is_dir() and not is_zarr(path):
             files = sorted(path.glob("*.npy"))
             if not files:
                 raise ModelFileError(f"{path}: no .npy files in this folder")
-            return {f.stem: _read_npy(f) for f in files}
+            return Columns({f.stem: _read_npy(f) for f in files})
         if path.suffix == ".npy":
             return _read_npy(path)
         if path.suffix == ".npz":
             with open(path, "rb") as f, np.load(f, allow_pickle=False) as arrays:
                 if isinstance(arrays, np.ndarray):
                     raise ValueError("it is not an .npz file")
-                return {name: _numbers(array, f"{path}: {name}") for name, array in arrays.items()}
+                return Columns({name: _numbers(array, f"{path}: {name}") for name, array in arrays.items()})
         if path.suffix in (".csv", ".tsv"):
             return _read_table(path, "\t" if path.suffix == ".tsv" else ",")
-    if path.suffix == ".parquet":
-        from hamcmc.interop.parquet import read
+    from hamcmc.interop import parquet
 
-        return read(path)
-    raise ModelFileError(f"{path}: data must be .npy, .npz, .csv, .tsv, .parquet or a folder of .npy files")
+    if is_zarr(path):
+        return parquet.read_zarr(path)
+    if path.suffix == ".parquet":
+        return parquet.read(path)
+    if path.suffix in (".arrow", ".feather", ".ipc"):
+        return parquet.read_arrow(path)
+    raise ModelFileError(
+        f"{path}: data must be .npy, .npz, .csv, .tsv, .parquet, .arrow, .feather, a Zarr group or a folder of .npy "
+        "files"
+    )
+
+
+def is_zarr(path: Path) -> bool:
+    """Whether a folder is a Zarr group."""
+    return path.is_dir() and any((path / name).exists() for name in ("zarr.json", ".zgroup"))
 
 
 def _read_columns(path: Path, columns: Mapping[str, list[str]]) -> dict[str, np.ndarray]:
@@ -208,7 +221,7 @@ def _numbers(array: np.ndarray, where: str) -> np.ndarray:
     return array
 
 
-def _read_table(path: Path, delimiter: str, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
+def _read_table(path: Path, delimiter: str, wanted: Collection[str] | None = None) -> Columns:
     """The columns of a table, or those that are wanted."""
     with open(path, newline="", encoding="utf-8-sig") as f:
         reader = csv.reader(f, delimiter=delimiter)
@@ -236,7 +249,7 @@ def _read_table(path: Path, delimiter: str, wanted: Collection[str] | None = Non
                 raise ModelFileError(message) from None
     if not rows:
         raise ModelFileError(f"{path}: data is empty: there is a header, but no rows")
-    return dict(zip((names[i] for i in places), np.array(rows, np.float64).T))
+    return Columns(zip((names[i] for i in places), np.array(rows, np.float64).T))
 
 
 def _is_number(text: str) -> bool:

@@ -1,7 +1,21 @@
 """How good the draws are: the verdict, summaries, effective sample sizes, R-hat, Stein discrepancies, and the cost."""
 
 from hamcmc.diagnostics.costs import Cost, cost
-from hamcmc.diagnostics.scores import Classification, Loo, Regression, classification, loo, regression
+from hamcmc.diagnostics.scores import (
+    Classification,
+    Loo,
+    Outside,
+    Regression,
+    Reliability,
+    classification,
+    coverage,
+    entropy,
+    loo,
+    out_of_distribution,
+    probability_below,
+    regression,
+    reliability,
+)
 from hamcmc.diagnostics.stein import Discrepancy, ksd, ksd_of
 from hamcmc.diagnostics.summaries import Summary, summary
 from hamcmc.diagnostics.verdict import Verdict, check, stored_verdict
@@ -11,16 +25,23 @@ __all__ = [
     "Cost",
     "Discrepancy",
     "Loo",
+    "Outside",
     "Regression",
+    "Reliability",
     "Summary",
     "Verdict",
     "check",
     "classification",
     "cost",
+    "coverage",
+    "entropy",
     "ksd",
     "ksd_of",
     "loo",
+    "out_of_distribution",
+    "probability_below",
     "regression",
+    "reliability",
     "stored_verdict",
     "summary",
 ]

@@ -29,10 +29,10 @@ class Unconfronted(ValueError):
 
 
 def plain(posterior: Posterior) -> Posterior:
-    """The posterior without the estimators of its gradient around it: they may be what is wrong."""
+    """The posterior without the estimators of its gradient around it, in full precision: they may be what is wrong."""
     while "plain" in vars(posterior):
         posterior = vars(posterior)["plain"]
-    return posterior
+    return posterior.wide() if isinstance(posterior, Posterior) else posterior
 
 
 def structure(posterior: Posterior, leaves: dict[str, np.ndarray]) -> Any:

@@ -1,12 +1,14 @@
 """What the verdict on a run is based on: everything that is measured, before it is judged."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from hamcmc._compile import put
+from hamcmc._compile import jit, put
 from hamcmc._types import PyTree
 from hamcmc.diagnostics import gradients
 from hamcmc.diagnostics.ess import interleaved, kish, part
@@ -73,9 +75,12 @@ def measure(result: StoredRun, posterior: Posterior | None, draws: int, seed: in
     Any other error comes from the posterior or from this code. It is raised, because a run whose check has failed must
     not pass for one that was checked.
     """
-    names = tuple(label(n, shape, i) for n, shape in result.shapes.items() for i in range(int(np.prod(shape))))
+    free = {} if posterior is None else _free(result, gradients.plain(posterior))
+    shapes = {n: free[n].shape if n in free else shape for n, shape in result.shapes.items()}
+    called = {n: f"{n} (unconstrained)" if n in free else n for n in shapes}
+    names = tuple(label(called[n], shape, i) for n, shape in shapes.items() for i in range(int(np.prod(shape))))
     replicas, apart = int(result.settings.get("replicas", 1)), interleaved(result.settings)
-    x, kept = _values(result, replicas)
+    x, kept = _values(result, replicas, free)
     chains, weights = x.shape[0], np.asarray(result.weights, np.float64)
     as_stored = np.result_type(*(a["dtype"] for a in result.settings["arrays"] if a["group"] == "posterior"))
     coupled = bool(result.settings.get("coupled", True))
@@ -89,7 +94,7 @@ def measure(result: StoredRun, posterior: Posterior | None, draws: int, seed: in
         "mixing": found,
         "half_chains": 2 * chains * apart,
         "ensembles": result.settings["chains"] // replicas,
-        "digits": _digits(result, flat),
+        "digits": _digits(result, shapes, flat),
         "tails": in_blocks(tail_index, flat),
         "ranges": range_error(flat, found.ess_tail),
         "apart": in_blocks(weight_apart, flat),
@@ -104,7 +109,42 @@ def measure(result: StoredRun, posterior: Posterior | None, draws: int, seed: in
         return Measured(**measured, unconfronted=str(error))
 
 
-def _values(result: StoredRun, replicas: int) -> tuple[np.ndarray, int]:
+class Free(NamedTuple):
+    """The unconstrained form of a parameter that has more numbers than freedom, such as a simplex."""
+
+    shape: tuple[int, ...]
+    inverse: Callable[[Any], Any]
+
+
+def _inverse(free: Free, x: Any) -> Any:
+    """The unconstrained values. (A bijection of NumPyro cannot be compiled itself: it has no hash.)"""
+    return free.inverse(x)
+
+
+def _free(result: StoredRun, posterior: Posterior) -> dict[str, Free]:
+    """Parameters that are sampled in another shape than they have. They are judged where they are sampled.
+
+    A Cholesky factor has entries that never move, and the numbers of a simplex sum to 1: for neither is each number a
+    parameter.
+    """
+    if posterior.support is None or not result.shapes:
+        return {}
+    kinds = {a["name"]: a["dtype"] for a in result.settings["arrays"] if a["group"] == "posterior"}
+    like = {n: jax.ShapeDtypeStruct(shape, kinds[n]) for n, shape in result.shapes.items()}
+    try:
+        tree = gradients.structure(posterior, like)  # type: ignore[arg-type]
+    except gradients.Unconfronted:
+        return {}
+    supports = of_leaves(posterior.support, tree.unflatten(list(like.values())))
+    found = {}
+    for (n, x), support in zip(like.items(), jax.tree.leaves(supports, is_leaf=lambda s: isinstance(s, Support))):
+        shape = jax.eval_shape(support.inverse, x).shape
+        if shape != x.shape:
+            found[n] = Free(shape, support.inverse)
+    return found
+
+
+def _values(result: StoredRun, replicas: int, free: Mapping[str, Free]) -> tuple[np.ndarray, int]:
     """All scalars (chain, draw, D) in double precision, and how many replicas of each ensemble there are."""
     chains = result.settings["chains"]
     scalars = sum(int(np.prod(s)) for s in result.shapes.values())
@@ -115,17 +155,19 @@ def _values(result: StoredRun, replicas: int) -> tuple[np.ndarray, int]:
         rows = spread(chains, max(4, most))
     shape, joined = (len(rows), result.draws), []
     for n, of_draw in result.shapes.items():
-        array = np.asarray(result.read(f"posterior/{n}", 0, result.draws)[rows], np.float64)
-        joined.append(array.reshape(*shape, int(np.prod(of_draw))))
+        array = np.asarray(result.read(f"posterior/{n}", 0, result.draws)[rows])
+        if n in free:
+            array, of_draw = np.asarray(jit(partial(_inverse, free[n]))(put(array))), free[n].shape
+        joined.append(array.astype(np.float64).reshape(*shape, int(np.prod(of_draw))))
     return np.concatenate(joined, axis=2), len(kept)
 
 
-def _digits(result: StoredRun, flat: np.ndarray) -> np.ndarray:
+def _digits(result: StoredRun, shapes: Mapping[str, tuple[int, ...]], flat: np.ndarray) -> np.ndarray:
     """Standard deviations in units of the last digit of the values."""
     if not len(flat):
         return np.full(flat.shape[1], np.nan)
     types = {a["name"]: a["dtype"] for a in result.settings["arrays"] if a["group"] == "posterior"}
-    eps = [np.full(int(np.prod(s)), np.finfo(types[n]).eps) for n, s in result.shapes.items()]
+    eps = [np.full(int(np.prod(s)), np.finfo(types[n]).eps) for n, s in shapes.items()]
     size = np.abs(flat).max(0)
     return flat.std(0) / np.where(size > 0, size * np.concatenate(eps), 1.0)
 
@@ -187,7 +229,7 @@ def _confronted(result: StoredRun, posterior: Posterior, draws: int, seed: int, 
     here, known = _without(here, np.asarray(np.isfinite(g).all(axis=2)))
     if min(known * kept, run_kept) < 1 - USELESS:
         raise gradients.Unconfronted(f"{1 - min(known * kept, run_kept):.0%} of the draws have no finite gradient")
-    confronted = ~_mirrored(posterior, tree, leaves)
+    confronted = ~_mirrored(posterior, positions)
     if not confronted.any():
         raise gradients.Unconfronted("all parameters are mirrored at a boundary, where Stein's identities do not hold")
     only = tuple(d._replace(x=d.x[..., confronted]) for d in (here, everywhere))
@@ -222,13 +264,11 @@ def _without(draws: Draws, known: np.ndarray) -> tuple[Draws, float]:
     return draws._replace(x=x, weights=weights / max(weights.sum(), 1e-300)), float(known.mean())
 
 
-def _mirrored(posterior: Posterior, tree: Any, leaves: dict[str, np.ndarray]) -> np.ndarray:
+def _mirrored(posterior: Posterior, positions: PyTree) -> np.ndarray:
     """Which scalars are folded back at a boundary: there the density does not vanish."""
-    position = tree.unflatten(list(leaves.values()))
-    supports = jax.tree.leaves(of_leaves(posterior.support, position), is_leaf=lambda s: isinstance(s, Support))
-    return np.concatenate(
-        [np.full(int(np.prod(x.shape[2:])), s.mirror is not None) for s, x in zip(supports, leaves.values())]
-    )
+    supports = jax.tree.leaves(of_leaves(posterior.support, positions), is_leaf=lambda s: isinstance(s, Support))
+    leaves = jax.tree.leaves(positions)
+    return np.concatenate([np.full(int(np.prod(x.shape[2:])), s.mirror is not None) for s, x in zip(supports, leaves)])
 
 
 def _densities(

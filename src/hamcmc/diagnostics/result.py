@@ -84,18 +84,29 @@ class Result(StoredRun):
             raise ValueError("posterior is missing: a run that was read from the disk does not know it")
         return predict(self, plain(known), function, *arguments, draws=draws, interval=interval)
 
-    def to_arviz(self) -> "InferenceData":
+    def to_arviz(self, posterior: Posterior | None = None) -> "InferenceData":
         """An ArviZ InferenceData with the groups ``posterior`` and ``sample_stats``.
 
         The draws of HAMCMC come from M interleaved chains. Here each of them is a chain of its own: otherwise ArviZ
         would take successive draws for nearly independent ones, and its ESS would be far too large.
+
+        Args:
+            posterior: the posterior of the run, for a run that was read from the disk. That of a NumPyro or PyMC model
+                has names of dimensions, and deterministic quantities, which join the draws.
         """
         apart = interleaved(self.settings)
-        posterior, sample_stats = (
+        draws, sample_stats = (
             {n: part(x, apart) for n, x in group.items()} for group in (self.posterior, self.sample_stats)
         )
         attributes = {"inference_library": "hamcmc", "interleaved": apart}
-        return arviz().from_dict(posterior=posterior, sample_stats=sample_stats, attrs=attributes)
+        known = posterior or self.target
+        if known is None:
+            return arviz().from_dict(posterior=draws, sample_stats=sample_stats, attrs=attributes)
+        known = plain(known)
+        draws |= {n: np.asarray(x) for n, x in known.deterministic(draws).items()}
+        dims = {n: list(d) for n, d in known.dims.items() if n in draws}
+        coords = {n: c for n, c in known.coords.items() if any(n in d for d in dims.values())}
+        return arviz().from_dict(posterior=draws, sample_stats=sample_stats, dims=dims, coords=coords, attrs=attributes)
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{n}: {shape}" for n, shape in self.shapes.items())

@@ -1,5 +1,6 @@
 """How good predictions are on rows that the model has not seen: likelihood, calibration, coverage, and LOO."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,28 +68,82 @@ class Loo(NamedTuple):
     unreliable: float
 
 
+class Reliability(NamedTuple):
+    """How often predictions are right, by how sure they are.
+
+    Attributes:
+        confidence: the mean probability of the predicted class, in each bin of confidence.
+        accuracy: the share of rows in the bin whose predicted class is right; NaN if it is empty.
+        count: rows in the bin.
+    """
+
+    confidence: np.ndarray
+    accuracy: np.ndarray
+    count: np.ndarray
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error: the mean difference of confidence and accuracy over all rows."""
+        gaps = np.where(self.count > 0, self.count * np.abs(self.confidence - self.accuracy), 0.0)
+        return float(gaps.sum() / self.count.sum())
+
+
+class Outside(NamedTuple):
+    """Whether predictions are less sure on rows of another kind than the model has learned from.
+
+    Attributes:
+        entropy: the mean entropy on rows of the usual kind, in nats.
+        entropy_outside: that on rows of another kind.
+        auroc: the probability that a row of another kind has the larger entropy; 0.5 says that entropy cannot tell.
+    """
+
+    entropy: float
+    entropy_outside: float
+    auroc: float
+
+
 def classification(probabilities: Any, labels: Any) -> Classification:
     """Score probabilities (row, class) against the classes that were observed.
 
     For example ``classification(result.predict(probabilities, x).mean, y)``: the mean over draws is the prediction.
     """
-    p, y = np.asarray(probabilities, np.float64), np.asarray(labels)
-    if p.ndim != 2 or len(p) != len(y) or y.ndim != 1:
-        raise ValueError(f"probabilities must be (row, class) with a label for each row, got {p.shape} and {y.shape}")
-    if y.dtype.kind not in "iub" or (y < 0).any() or (y >= p.shape[1]).any():
-        raise ValueError(f"labels must be whole numbers from 0 to {p.shape[1] - 1}")
-    if (p < 0).any() or not np.allclose(p.sum(1), 1, atol=1e-3):
-        raise ValueError("probabilities must not be negative and must sum to 1 in each row")
-    rows = np.arange(len(y))
-    right, sure = p.argmax(1) == y, p.max(1)
-    place = np.minimum((sure * BINS).astype(int), BINS - 1)
-    count = np.bincount(place, minlength=BINS)
-    gaps = np.abs(np.bincount(place, sure - right, minlength=BINS))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        entropy = -np.where(p > 0, p * np.log(p), 0.0).sum(1)
-        nll = -np.log(p[rows, y]).mean()
+    p, y = _classes(probabilities, labels)
+    with np.errstate(divide="ignore"):
+        nll = -np.log(p[np.arange(len(y)), y]).mean()
     brier = ((p - np.eye(p.shape[1])[y]) ** 2).sum(1).mean()
-    return Classification(*(float(v) for v in (right.mean(), nll, brier, gaps.sum() / count.sum(), entropy.mean())))
+    right = (p.argmax(1) == y).mean()
+    return Classification(*map(float, (right, nll, brier, reliability(p, y).error, entropy(p).mean())))
+
+
+def reliability(probabilities: Any, labels: Any, *, bins: int = BINS) -> Reliability:
+    """Confidence and accuracy of predicted probabilities (row, class), in bins of equal width of the confidence."""
+    p, y = _classes(probabilities, labels)
+    count = _check.at_least("bins", bins, 1)
+    sure = p.max(1)
+    place = np.minimum((sure * count).astype(int), count - 1)
+    rows = np.bincount(place, minlength=count)
+    with np.errstate(invalid="ignore"):
+        confidence, accuracy = (np.bincount(place, v, minlength=count) / rows for v in (sure, p.argmax(1) == y))
+    return Reliability(confidence, accuracy, rows)
+
+
+def entropy(probabilities: Any) -> np.ndarray:
+    """The entropy of predicted probabilities (row, class) in each row, in nats."""
+    p = _probabilities(probabilities)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return -np.where(p > 0, p * np.log(p), 0.0).sum(1)
+
+
+def out_of_distribution(probabilities: Any, outside: Any) -> Outside:
+    """Compare the entropy of predictions on usual rows with that on rows of another kind, (row, class) each."""
+    usual, other = entropy(probabilities), entropy(outside)
+    if not len(usual) or not len(other):
+        raise ValueError("there must be rows of both kinds")
+    from scipy import stats  # it takes a while to import
+
+    ranks = stats.rankdata(np.concatenate([usual, other]))[len(usual) :]
+    larger = (ranks.sum() - len(other) * (len(other) + 1) / 2) / (len(usual) * len(other))
+    return Outside(float(usual.mean()), float(other.mean()), float(larger))
 
 
 def regression(draws: Any, observed: Any, noise: Any) -> Regression:
@@ -99,21 +154,58 @@ def regression(draws: Any, observed: Any, noise: Any) -> Regression:
         observed: a number for each row.
         noise: the standard deviation of the noise: a number, or one for each draw.
     """
+    x, y, sd = _numbers(draws, observed, noise)
+    from scipy import special  # it takes a while to import
+
+    log_density = -0.5 * ((y - x) / sd) ** 2 - np.log(sd) - 0.5 * np.log(2 * np.pi)
+    nll = -(special.logsumexp(log_density, 0) - np.log(len(x))).mean()
+    below = probability_below(x, y, noise)
+    return Regression(float(np.sqrt(np.mean((x.mean(0) - y) ** 2))), float(nll), coverage(below, LEVELS))
+
+
+def probability_below(draws: Any, observed: Any, noise: Any) -> np.ndarray:
+    """The predictive distribution function at what was observed, for each row. It is uniform if predictions are right.
+
+    The arguments are those of :func:`regression`.
+    """
+    x, y, sd = _numbers(draws, observed, noise)
+    from scipy import special
+
+    return special.ndtr((y - x) / sd).mean(0)
+
+
+def coverage(below: Any, levels: Sequence[float] = LEVELS) -> dict[float, float]:
+    """The share of rows inside the central interval of each probability, from :func:`probability_below`."""
+    at = np.asarray(below, np.float64)
+    return {level: float((np.abs(at - 0.5) <= _check.open_fraction("levels", level) / 2).mean()) for level in levels}
+
+
+def _probabilities(given: Any) -> np.ndarray:
+    p = np.asarray(given, np.float64)
+    if p.ndim != 2:
+        raise ValueError(f"probabilities must be (row, class) with a label for each row, got {p.shape}")
+    if not (p >= 0).all() or not np.allclose(p.sum(1), 1, atol=1e-3):
+        raise ValueError("probabilities must not be negative and must sum to 1 in each row")
+    return p
+
+
+def _classes(probabilities: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    p, y = _probabilities(probabilities), np.asarray(labels)
+    if len(p) != len(y) or y.ndim != 1:
+        raise ValueError(f"probabilities must be (row, class) with a label for each row, got {p.shape} and {y.shape}")
+    if y.dtype.kind not in "iub" or (y < 0).any() or (y >= p.shape[1]).any():
+        raise ValueError(f"labels must be whole numbers from 0 to {p.shape[1] - 1}")
+    return p, y.astype(int)
+
+
+def _numbers(draws: Any, observed: Any, noise: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     x, y = np.asarray(draws, np.float64), np.asarray(observed, np.float64)
     if x.ndim != 2 or y.shape != x.shape[1:]:
         raise ValueError(f"draws must be (draw, row) with a number observed for each row, got {x.shape} and {y.shape}")
     sd = np.asarray(noise, np.float64)
     if sd.shape not in ((), (len(x),)) or not (sd > 0).all():
         raise ValueError("noise must be a positive number, or one for each draw")
-    from scipy import special  # it takes a while to import
-
-    sd = np.broadcast_to(sd, (len(x),))[:, None]
-    z = (y - x) / sd
-    log_density = -0.5 * z**2 - np.log(sd) - 0.5 * np.log(2 * np.pi)
-    nll = -(special.logsumexp(log_density, 0) - np.log(len(x))).mean()
-    below = special.ndtr(z).mean(0)  # the predictive distribution function at what was observed
-    coverage = {level: float((np.abs(below - 0.5) <= level / 2).mean()) for level in LEVELS}
-    return Regression(float(np.sqrt(np.mean((x.mean(0) - y) ** 2))), float(nll), coverage)
+    return x, y, np.broadcast_to(sd, (len(x),))[:, None]
 
 
 def loo(result: StoredRun, posterior: Posterior, *, rows: int = 1000, draws: int = 1000, seed: int = 0) -> Loo:

@@ -21,6 +21,7 @@ from hamcmc.inference import schedules, stream
 from hamcmc.samplers.base import Sampler
 from hamcmc.store.draws import Array
 from hamcmc.store.errors import RunError
+from hamcmc.target import narrow
 from hamcmc.target.frozen import is_function, name_of
 from hamcmc.target.posterior import Posterior
 
@@ -148,7 +149,10 @@ def parameters(init: Any, key: jax.Array) -> PyTree:
             raise ValueError(f"parameter {name} must have a unique name without '/', other than {taken}")
         names.add(name)
         if array.dtype.kind != "f":
-            raise ValueError(f"parameter {name} must be floating point, got {array.dtype} in init")
+            raise ValueError(
+                f"parameter {name} must be floating point, got {array.dtype} in init; to keep it as it is, name with "
+                "Posterior(…, sampled=[…]) the parameters that are to be sampled"
+            )
         if array.size == 0:
             raise ValueError(f"parameter {name} is empty in init")
         if not np.isfinite(array).all():
@@ -195,6 +199,7 @@ def check_start(posterior: Posterior, positions: list[PyTree], batch_size: int |
 
     It is evaluated on the first rows of the data, as many as a minibatch has.
     """
+    narrow.require_harmless(posterior, positions[0], batch_size)
     batch = jax.tree.map(lambda x: put(x[:batch_size] if batch_size else x), posterior.data)
 
     @jit
@@ -281,7 +286,7 @@ def segment_length(posterior: Posterior, sampler: Sampler, position: PyTree, set
 
 def checksum(posterior: Posterior) -> str | None:
     """The checksum of the posterior's data; None without data."""
-    return None if posterior.data is None else posterior.checksum()
+    return None if posterior.data is None and posterior.constants is None else posterior.checksum()
 
 
 def plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Conversion from and to BlackJAX, NumPyro, ArviZ and scikit-learn. Each library is imported when it is first used."""
+"""Conversion from and to BlackJAX, NumPyro, PyMC, ArviZ and scikit-learn. Each is imported when it is first used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -7,14 +7,16 @@ if TYPE_CHECKING:
     from hamcmc.interop.arviz import to_arviz
     from hamcmc.interop.blackjax import from_blackjax, to_blackjax
     from hamcmc.interop.numpyro import from_numpyro
+    from hamcmc.interop.pymc import from_pymc
     from hamcmc.interop.sklearn import MatrixFactorization
 
-__all__ = ["MatrixFactorization", "from_blackjax", "from_numpyro", "to_arviz", "to_blackjax"]
+__all__ = ["MatrixFactorization", "from_blackjax", "from_numpyro", "from_pymc", "to_arviz", "to_blackjax"]
 
 _HOME = {
     "MatrixFactorization": "sklearn",
     "from_blackjax": "blackjax",
     "from_numpyro": "numpyro",
+    "from_pymc": "pymc",
     "to_arviz": "arviz",
     "to_blackjax": "blackjax",
 }

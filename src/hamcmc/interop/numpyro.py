@@ -1,52 +1,64 @@
 """A NumPyro model as a posterior: its latent sites are the parameters, with their names and supports."""
 
-import inspect
+import warnings
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jax.tree_util import keystr, tree_flatten_with_path
+from jax import Array, lax
 
 from hamcmc._require import needs
 from hamcmc._types import Facts, PyTree, Record
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.support import Support
 
-Trace = dict[str, Record]
+if TYPE_CHECKING:
+    from hamcmc.interop.sites import Trace
+
 CHECKED_ROWS = 16  # rows on which the model is compared with the posterior that was made of it
+MANY_ROWS = 10_000  # rows above which a model that cannot have minibatches is worth a warning
+TOGETHER = 8  # draws at which sites are computed side by side
 
 
-def from_numpyro(model: Callable, *args: Any, fixed: tuple[str, ...] = (), **kwargs: Any) -> "NumpyroPosterior":
-    """A NumPyro model with its data as a :class:`hamcmc.Posterior`, for minibatches of any size.
+def from_numpyro(
+    model: Callable, *args: Any, fixed: tuple[str, ...] = (), init_strategy: Callable | None = None, **kwargs: Any
+) -> "NumpyroPosterior":
+    """A NumPyro model with its data as a :class:`hamcmc.Posterior`.
 
-    Give the arguments as to ``MCMC.run``, without the key. The arrays among them that have one row per datum are the
-    data. The model is called with some of their rows, so it must take sizes from them, as in ``plate("data",
-    x.shape[0])``. Observed sites that grow with the rows are the likelihood, with or without a plate, and minibatches
-    scale it by N/n. All other sites, including ``numpyro.factor``, are the prior. Jacobians of NumPyro's bijections are
-    added. Draws have the names of the sites, and are in their supports.
+    Give the arguments as to ``MCMC.run``, without the key. Latent sites are the parameters: draws have their names, are
+    in their supports, and Jacobians of NumPyro's bijections are added. Plates name the dimensions of draws, and
+    deterministic sites join them (:func:`hamcmc.interop.to_arviz`).
+
+    Arrays among the arguments that have one row per datum are the data. Observed sites that grow with the rows are the
+    likelihood, with or without a plate, and minibatches scale it by N/n. All other sites, including
+    ``numpyro.factor``, are the prior. A plate with a ``subsample_size`` says which arrays these are, and our
+    minibatches replace its own.
+
+    A model whose likelihood is not a sum over rows, such as a Gaussian process, or that has a latent variable for each
+    row, is sampled on all data at each step. ``posterior.all_data`` then says why.
 
     Args:
         model: a function with NumPyro's primitives, or such a function in NumPyro's handlers.
         *args: arguments of the model.
         fixed: names of arguments that are not data, though they are arrays of the same length.
+        init_strategy: where chains start, such as ``numpyro.infer.init_to_median``; by default
+            ``numpyro.infer.init_to_uniform``.
         **kwargs: arguments of the model.
 
     Returns:
-        A posterior with a method `init` that draws a start. The mode is a better start, and large steps need it:
-        ``hamcmc.find_mode(posterior, posterior.init(jax.random.key(0)))``.
+        A posterior with a method `init` that draws a start, so that ``hamcmc.sample(posterior)`` needs nothing else.
 
     Raises:
-        ValueError: the model is not of this form. The message names the site at fault: discrete or local latent
-            variables (one per datum), supports that depend on other sites, ``numpyro.param``, plates with a subsample
-            of their own, and likelihoods that are not a sum over data.
+        ValueError: the model is not of this form. The message names the site at fault: discrete latent variables,
+            supports that depend on other sites, ``numpyro.param``, and a model without its observations.
     """
     with needs("NumPyro", "numpyro"):
         import numpyro  # noqa: F401
-    return NumpyroPosterior(model, args, kwargs, fixed)
+        from numpyro.infer import init_to_uniform
+    return NumpyroPosterior(model, args, kwargs, fixed, init_strategy or init_to_uniform)
 
 
 class NumpyroPosterior(Posterior):
@@ -54,226 +66,231 @@ class NumpyroPosterior(Posterior):
 
     Attributes:
         latent: names of the parameters.
-        observed: names of the sites that make the likelihood.
+        observed: names of the sites that make the likelihood, with a ``numpyro.factor`` that has an entry per row.
+        all_data: why there are no minibatches; None if there are.
     """
 
-    def __init__(self, model: Callable, args: tuple, kwargs: Facts, fixed: tuple[str, ...] = ()):
-        from numpyro.distributions import biject_to
+    def __init__(self, model: Callable, args: tuple, kwargs: Facts, fixed: tuple[str, ...], strategy: Callable):
+        from hamcmc.interop import sites
 
-        self._arguments = _Arguments(model, args, kwargs, fixed)
-        full = self._arguments.shapes()
-        _check_sites(full)
-        data = self._arguments.choose_data(full)
-        one, two = (_sizes_from_data(self._arguments.shapes, rows, self._arguments.size) for rows in (1, 2))
-        grows = {name for name in full if _shape(one[name]) != _shape(two[name])}
-        self.latent = tuple(name for name in full if _is_latent(full[name]))
-        self.observed = tuple(n for n in full if full[n]["type"] == "sample" and n in grows and n not in self.latent)
-        local = grows.intersection(self.latent)
-        if local:
-            raise ValueError(
-                f"site {min(local)} is local, with one value per datum, and only global sites can be sampled; "
-                "if it should be observed, give the model its observations"
-            )
+        self._arguments = arguments = sites.Arguments(model, args, kwargs, fixed, strategy)
+        full = arguments.shapes()
+        sites.check_sites(full, arguments.missing)
+        self.latent = tuple(name for name in full if sites.is_latent(full[name]))
+        self.all_data = None
+        try:
+            self._by_rows(full)
+        except sites.NotByRows as reason:
+            self._as_a_whole(full, str(reason))
+        self.dims = sites.dims_of(full)
+
+    def _by_rows(self, full: "Trace") -> None:
+        """Make the posterior of a likelihood that is a sum over rows."""
+        from hamcmc.interop import sites
+
+        arguments = self._arguments
+        arguments.choose_data(full)
+        one, two = (sites.on_rows(arguments, rows) for rows in (1, 2))
+        if not full.keys() == one.keys() == two.keys():
+            raise sites.NotByRows("the sites of the model depend on the rows that it is given")
+        grows = {name for name in full if sites.shape_of(one[name]) != sites.shape_of(two[name])}
+        self.observed = tuple(n for n in full if sites.is_term(full[n]) and n in grows)
+        self._seen = [n for n in self.observed if sites.is_observed(full[n])]
+        if local := grows.intersection(self.latent):
+            raise sites.NotByRows(f"site {min(local)} has one value per datum, and minibatches need global sites")
         if not self.observed:
-            raise ValueError("no observed site has one entry per datum")
-        _check_plates([one[n] for n in self.observed], self._arguments.size)
+            raise sites.NotByRows("no observed site has one entry per datum")
         self._deterministic = [n for n in full if full[n]["type"] == "deterministic" and n not in grows]
-
-        def row(i: int) -> PyTree:
-            return jax.tree.map(lambda x: jnp.asarray(x[i : i + 1]), data)
-
-        supports = self._arguments.supports(self.latent)
-        first, last = (supports(jax.random.key(k), row(i)) for k, i in enumerate((0, self._arguments.size - 1)))
-        for name in self.latent:
-            if not _same(first[name], last[name]):
-                raise ValueError(f"site {name}: its support depends on other sites or data; scale a fixed one instead")
-        self._template = row(0)
-        support = {n: _support(constraint, biject_to(constraint)) for n, constraint in first.items()}
-        super().__init__(self._prior_of_sites, self._likelihood_of_sites, data, support=support)
+        data = arguments.data
+        self._template = _rows(data, 0, 1)
+        support = self._supports_of(self._template, _rows(data, arguments.size - 1, arguments.size))
+        self._axes = self._row_axes()
+        likelihood = self._likelihood_of_row if self._axes is None else self._likelihood_of_rows
+        super().__init__(self._prior_of_sites, likelihood, data, support=support, batched=self._axes is not None)
         self._check_sum()
 
+    def _as_a_whole(self, full: "Trace", reason: str) -> None:
+        """Make the posterior of a model that is evaluated on all data at once."""
+        from hamcmc.interop import sites
+
+        arguments = self._arguments
+        rows = max((x.shape[0] for x in arguments.data.values()), default=0)
+        if rows > MANY_ROWS:
+            warnings.warn(
+                f"no minibatches: each step takes all {rows:,} rows of this NumPyro model, because {reason}",
+                stacklevel=4,
+            )
+        arguments.size, self.all_data = 0, reason
+        self.observed = tuple(n for n in full if sites.is_observed(full[n]))
+        self._seen = list(self.observed)
+        self._deterministic = [n for n in full if full[n]["type"] == "deterministic"]
+        self._template = {}
+        super().__init__(self._density_of_sites, support=self._supports_of({}, {}))
+        jax.eval_shape(lambda key: self.log_prior(self.init(key)), jax.random.key(0))  # shapes that do not fit, now
+        self.constants = arguments.constants()
+
+    def _supports_of(self, first: Record, last: Record) -> dict[str, Support]:
+        """The support of each latent site.
+
+        Raises:
+            ValueError: it is not the same at other values of the sites and on other rows.
+        """
+        from numpyro.distributions import biject_to
+
+        from hamcmc.interop import sites
+
+        of = self._arguments.supports(self.latent)
+        found, other = of(jax.random.key(0), first), of(jax.random.key(1), last)
+        for name in self.latent:
+            if not sites.same(found[name], other[name]):
+                raise ValueError(f"site {name}: its support depends on other sites or data; scale a fixed one instead")
+        return {n: _support(constraint, biject_to(constraint)) for n, constraint in found.items()}
+
     def init(self, key: Array) -> dict[str, Array]:
-        """A start by NumPyro's ``init_to_uniform``: within 2 of 0 in the unconstrained space."""
+        """A start by NumPyro's strategy."""
         return self._start(key, self._template)
 
     def deterministic(self, draws: Facts) -> dict[str, Array]:
-        """The deterministic sites at draws (…, shape of the site), without those that have one entry per datum."""
+        """The deterministic sites at draws (…, shape of the site), without those that have one entry per row."""
         if not self._deterministic:
             return {}
-        wanted = {n: jnp.asarray(draws[n]) for n in self.latent}
-        template = jax.eval_shape(self.init, jax.random.key(0))
-        leading = wanted[self.latent[0]].shape[: wanted[self.latent[0]].ndim - template[self.latent[0]].ndim]
-        flat = {n: x.reshape(-1, *template[n].shape) for n, x in wanted.items()}
 
-        def one(theta, data):
-            _, sites = self._log_probs(theta, data)
-            return {n: sites[n]["value"] for n in self._deterministic}
+        def one(theta: Record, data: Record) -> Record:
+            """At one draw."""
+            _, found = self._log_probs(theta, data)
+            return {n: found[n]["value"] for n in self._deterministic}
 
-        found = jax.jit(jax.vmap(one, (0, None)))(flat, self.data)
-        return {n: x.reshape(*leading, *x.shape[1:]) for n, x in found.items()}
+        if not self.streamed:
+            return self._at_draws(one, draws, self.data)
+        first, last = (self._at_draws(one, draws, self.part(i, 1)) for i in (0, self.size - 1))
+        return {n: x for n, x in first.items() if np.array_equal(x, last[n])}  # the others would need all rows
 
     def observations(self) -> dict[str, Array]:
         """The values at the observed sites."""
 
-        def sites(key, data):
+        def values(key: Array, data: Record) -> Record:
             found = self._arguments.trace(data, key)
-            return {n: found[n]["value"] for n in self.observed}
+            return {n: found[n]["value"] for n in self._seen}
 
-        return jax.jit(sites)(jax.random.key(0), self.data)
+        return jax.jit(values)(jax.random.key(0), self.data or {})
+
+    def pointwise(self, draws: Facts) -> dict[str, Array]:
+        """The log-likelihood of each entry of the observed sites at draws (…, shape of the site)."""
+
+        def one(theta: Record, data: Record) -> Record:
+            """At one draw."""
+            found, _ = self._log_probs(theta, data, sum_log_prob=False)
+            return {n: found[n] for n in self.observed}
+
+        if self.streamed:
+            raise ValueError("log-likelihoods of all rows at all draws would not fit: use hamcmc.diagnostics.loo")
+        return self._at_draws(one, draws, self.data)
+
+    def predictive(self, key: Array, parameters: Record, data: PyTree = None) -> dict[str, Array]:
+        """Draw new values at the observed sites, given parameters and what else is observed."""
+        rows = self.data if data is None else data
+        _, found = self._log_probs(parameters, rows or {})
+        keys = jax.random.split(key, len(self._seen))
+        return {n: found[n]["fn"].sample(k) for n, k in zip(self._seen, keys)}
+
+    def _at_draws(self, one: Callable[[Record, Record], Record], draws: Facts, data: PyTree) -> dict[str, Array]:
+        """A function of a draw and the data at many draws, a few at a time."""
+        wanted = {n: jnp.asarray(draws[n]) for n in self.latent}
+        like = jax.eval_shape(self._start, jax.random.key(0), self._template)
+        first = self.latent[0]
+        leading = wanted[first].shape[: wanted[first].ndim - like[first].ndim]
+        flat = {n: x.reshape(-1, *like[n].shape) for n, x in wanted.items()}
+
+        def each(flat: Record, data: Record) -> Record:
+            """At all draws."""
+            return lax.map(lambda theta: one(theta, data), flat, batch_size=TOGETHER)
+
+        found = jax.jit(each)(flat, data or {})
+        return {n: x.reshape(*leading, *x.shape[1:]) for n, x in found.items()}
 
     @cached_property
     def _start(self) -> Callable:
-        return jax.jit(lambda key, row: {n: self._arguments.trace(row, key)[n]["value"] for n in self.latent})
+        def start(key: Array, rows: Record) -> Record:
+            """Values of the latent sites."""
+            found = self._arguments.trace(rows, key)
+            return {n: found[n]["value"] for n in self.latent}
 
-    def _log_probs(self, theta: dict[str, Array], data: dict[str, Array]) -> tuple[dict[str, Array], Trace]:
+        return jax.jit(start)
+
+    def _log_probs(self, theta: Record, data: Record, **options: Any) -> "tuple[dict[str, Array], Trace]":
         from numpyro.infer.util import compute_log_probs
 
         args, kwargs = self._arguments.with_data(data)
-        return compute_log_probs(self._arguments.seeded(jax.random.key(0)), args, kwargs, theta)
+        model = self._arguments.seeded(jax.random.key(0), data)
+        return compute_log_probs(model, args, kwargs, theta, **options)
 
-    def _prior_of_sites(self, theta: dict[str, Array]) -> Array:
-        sites, _ = self._log_probs(theta, self._template)
-        return sum((x for n, x in sites.items() if n not in self.observed), jnp.zeros(()))
+    def _density_of_sites(self, theta: Record) -> Array:
+        found, _ = self._log_probs(theta, {})
+        return sum(found.values(), jnp.zeros(()))
 
-    def _likelihood_of_sites(self, theta: dict[str, Array], datum: dict[str, Array]) -> Array:
-        sites, _ = self._log_probs(theta, {n: x[None] for n, x in datum.items()})
-        return sum((sites[n] for n in self.observed), jnp.zeros(()))
+    def _prior_of_sites(self, theta: Record) -> Array:
+        found, _ = self._log_probs(theta, self._template)
+        return sum((x for n, x in found.items() if n not in self.observed), jnp.zeros(()))
+
+    def _likelihood_of_row(self, theta: Record, datum: Record) -> Array:
+        found, _ = self._log_probs(theta, {n: x[None] for n, x in datum.items()})
+        return sum((found[n] for n in self.observed), jnp.zeros(()))
+
+    def _likelihood_of_rows(self, theta: Record, rows: Record) -> Array:
+        """Of each of many rows, by one evaluation of the model."""
+        found, _ = self._log_probs(theta, rows, sum_log_prob=False)
+        first = (jnp.moveaxis(found[n], axis, 0) for n, axis in (self._axes or {}).items())
+        return sum((x.reshape(len(x), -1).sum(1) for x in first), jnp.zeros(()))
+
+    def _row_axes(self) -> dict[str, int] | None:
+        """Along which axis, from the right, the log-likelihood of each observed site has the rows; None if unknown."""
+        theta = jax.eval_shape(self._start, jax.random.key(0), self._template)
+
+        def shapes(rows: int) -> dict[str, tuple[int, ...]]:
+            """Of the log-likelihoods on so many rows."""
+            data = {n: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype) for n, x in self._template.items()}
+            found = jax.eval_shape(lambda t, d: self._log_probs(t, d, sum_log_prob=False)[0], theta, data)
+            return {n: found[n].shape for n in self.observed}
+
+        axes, two, three = {}, shapes(2), shapes(3)
+        for name in self.observed:
+            grown = [k - len(two[name]) for k, (a, b) in enumerate(zip(two[name], three[name])) if a != b]
+            if len(grown) != 1 or two[name][grown[0]] != 2 or three[name][grown[0]] != 3:
+                return None
+            axes[name] = grown[0]
+        return axes
 
     def _check_sum(self) -> None:
         """Raise unless the model on some rows is the prior plus the sum of the likelihood over these rows."""
-        rows = jax.tree.map(lambda x: jnp.asarray(x[:CHECKED_ROWS]), self.data)
+        from hamcmc.interop import sites
 
-        def both(theta, rows):
-            sites, _ = self._log_probs(theta, rows)
-            apart = jax.vmap(self._likelihood_of_sites, (None, 0))(theta, rows)
-            likelihood = sum(sites.pop(n) for n in self.observed)
-            return (sum(sites.values()), likelihood), (self._prior_of_sites(theta), apart.sum()), jnp.abs(apart).sum()
+        def both(theta: Record, rows: Record) -> tuple:
+            """Prior and likelihood, on all rows and row by row."""
+            found, _ = self._log_probs(theta, rows)
+            apart = jax.vmap(self._likelihood_of_row, (None, 0))(theta, rows)
+            each = apart if self._axes is None else self._likelihood_of_rows(theta, rows)
+            likelihood = sum(found.pop(n) for n in self.observed)
+            return (sum(found.values()), likelihood), (self._prior_of_sites(theta), apart.sum()), apart, each
 
-        together, apart, size = jax.jit(both)(self.init(jax.random.key(1)), rows)
-        for what, a, b in zip(("prior", "likelihood"), together, apart):
-            if not np.allclose(a, b, rtol=1e-4, atol=1e-5 * float(size)):
-                raise ValueError(
+        rows = _rows(self.data, 0, CHECKED_ROWS)
+        together, sums, apart, each = jax.jit(both)(self.init(jax.random.key(1)), rows)
+        size = float(jnp.abs(apart).sum())
+        for what, a, b in zip(("prior", "likelihood"), together, sums):
+            if not np.allclose(a, b, rtol=1e-4, atol=1e-5 * size):
+                raise sites.NotByRows(
                     f"the {what} is not that of a model with one term per datum: on the first rows together it is "
                     f"{float(a):.6g}, and row by row {float(b):.6g}. Transform the data before the model, not in it"
                 )
+        if not np.allclose(each, apart, rtol=1e-4, atol=1e-5 * size):
+            raise sites.NotByRows("the likelihood of a row is not the same among others as it is alone")
+
+    def _facts(self) -> dict[str, str]:
+        return super()._facts() | ({"no minibatches": self.all_data} if self.all_data else {})
 
 
-class _Arguments:
-    """The arguments of a model, in which the rows of data can be replaced."""
-
-    def __init__(self, model: Callable, args: tuple, kwargs: Facts, fixed: tuple[str, ...]):
-        self.model = model
-        leaves, self._structure = tree_flatten_with_path((args, dict(kwargs)))
-        names = _positional(model)
-        self._leaves = {_name(path, names): leaf for path, leaf in leaves}
-        unknown = set(fixed) - {_argument(n) for n in self._leaves}
-        if unknown:
-            raise ValueError(f"fixed: the model is given no argument {', '.join(sorted(unknown))}")
-        arrays = {n: x for n, x in self._leaves.items() if getattr(x, "ndim", 0) and _argument(n) not in fixed}
-        self._data: Record = arrays  # until `choose_data`
-        self.size = 0
-
-    def choose_data(self, full: Trace) -> Record:
-        """The arrays with one row per datum."""
-        lengths = {x.shape[0] for x in self._data.values()}
-        if len(lengths) > 1:
-            sites = [site for site in full.values() if site["type"] == "sample" and site["is_observed"]]
-            lengths &= {n for site in sites for n in _shape(site)}
-        if len(lengths) != 1:
-            found = ", ".join(f"{n}: {x.shape[0]}" for n, x in self._data.items()) or "no arrays at all"
-            raise ValueError(f"which arguments have one row per datum? Lengths are {found}; name the others as fixed=")
-        self.size = lengths.pop()
-        self._data = {n: x for n, x in self._data.items() if x.shape[0] == self.size}
-        return self._data
-
-    def with_data(self, data: Facts) -> tuple[tuple, Record]:
-        """Arguments with these rows."""
-        return jax.tree.unflatten(self._structure, list((self._leaves | dict(data)).values()))
-
-    def seeded(self, key: Array) -> Callable:
-        """The model with a random key for its sites."""
-        from numpyro.handlers import seed
-
-        return seed(self.model, key)
-
-    def trace(self, data: Facts, key: Array) -> Trace:
-        """All sites, the latent ones at a random start."""
-        from numpyro.handlers import substitute, trace
-        from numpyro.infer import init_to_uniform
-
-        args, kwargs = self.with_data(data)
-        started = substitute(self.seeded(key), substitute_fn=init_to_uniform)
-        return trace(started).get_trace(*args, **kwargs)  # type: ignore[return-value]
-
-    def supports(self, names: tuple[str, ...]) -> Callable[[Array, Record], Record]:
-        """``(key, rows of data) -> constraints``, compiled, so that nothing else is computed."""
-        form: list[Any] = []
-
-        def leaves(key, data):
-            sites = self.trace(data, key)
-            found, structure = jax.tree.flatten({n: sites[n]["fn"].support for n in names})
-            form[:] = [structure]
-            return found
-
-        compiled = jax.jit(leaves)
-        return lambda key, data: (lambda found: jax.tree.unflatten(form[0], found))(compiled(key, data))
-
-    def shapes(self, rows: int | None = None) -> Trace:
-        """The shapes of all sites on so many rows. The values are abstract."""
-
-        def shape(x: Any) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((rows or x.shape[0], *x.shape[1:]), jnp.asarray(x[:1]).dtype)
-
-        found: Trace = {}
-        jax.eval_shape(lambda data: found.update(self.trace(data, jax.random.key(0))), jax.tree.map(shape, self._data))
-        return found
-
-
-def _sizes_from_data(shapes: Callable[[int], Trace], rows: int, size: int) -> Trace:
-    try:
-        return shapes(rows)
-    except Exception as error:
-        raise ValueError(
-            f"the model cannot be run on {rows} of its {size} rows of data; it must take all sizes from them, as in "
-            f"numpyro.plate('data', x.shape[0]). Its error: {error}"
-        ) from error
-
-
-def _check_sites(trace: Trace) -> None:
-    """Raise for sites that a posterior of continuous, global parameters cannot have."""
-    for name, site in trace.items():
-        if site["type"] == "plate" and site["args"][1] not in (None, site["args"][0]):
-            raise ValueError(f"plate {name} draws a subsample; omit subsample_size: hamcmc draws the minibatches")
-        if site["type"] in ("param", "mutable"):
-            raise ValueError(f"site {name} is a numpyro.{site['type']}; give it a prior, or fix its value")
-        if _is_latent(site) and site["fn"].support.is_discrete:
-            raise ValueError(f"site {name} is discrete; sum it out of the model, or sample it by other means")
-    if not any(_is_latent(site) for site in trace.values()):
-        raise ValueError("the model has no latent sites to sample")
-
-
-def _check_plates(observed: list[Record], size: int) -> None:
-    """Raise if a plate on one row still has the size of all data."""
-    for site in observed:
-        sizes = {plate.name: plate.size for plate in site["cond_indep_stack"]}
-        if sizes and 1 not in sizes.values() and size in sizes.values():
-            name = next(n for n in sizes if sizes[n] == size)
-            raise ValueError(f"plate {name} has a size of its own; take it from the data, as in x.shape[0]")
-
-
-def _is_latent(site: Record) -> bool:
-    return site["type"] == "sample" and not site["is_observed"]
-
-
-def _shape(site: Record) -> tuple[int, ...]:
-    """The lengths of a site's distribution, if any, and of its value: some grow if it has one entry per datum."""
-    return (*(site["fn"].batch_shape if site["type"] == "sample" else ()), *jnp.shape(site["value"]))
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Whether two constraints are equal."""
-    x, y = jax.tree.leaves(a), jax.tree.leaves(b)
-    return len(x) == len(y) and all(np.array_equal(i, j) for i, j in zip(x, y))
+def _rows(data: Record, start: int, end: int) -> Record:
+    """Some rows of the data, in memory."""
+    return {n: jnp.asarray(x[start:end]) for n, x in data.items()}
 
 
 def _support(constraint: Any, bijection: Any) -> Support:
@@ -285,22 +302,3 @@ def _support(constraint: Any, bijection: Any) -> Support:
         constraint,
         str(constraint),
     )
-
-
-def _positional(model: Callable) -> list[str]:
-    """The names of the positional arguments."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    while not inspect.isfunction(model) and callable(getattr(model, "fn", None)):
-        model = model.fn  # type: ignore[attr-defined]  # a handler around it
-    return [p.name for p in inspect.signature(model).parameters.values() if p.kind in kinds]
-
-
-def _name(path: tuple, names: list[str]) -> str:
-    """The name of a leaf of (args, kwargs)."""
-    place = path[1].key if path[0].idx else path[1].idx
-    first = place if path[0].idx else names[place] if place < len(names) else f"args{place}"
-    return f"{first}{keystr(path[2:])}"
-
-
-def _argument(name: str) -> str:
-    return name.partition("[")[0]

@@ -1,4 +1,4 @@
-"""Columns of Parquet files as arrays on disk, from which rows can be read in any order.
+"""Columns of tables as arrays; those of Parquet files on disk, where rows can be read in any order.
 
 Parquet keeps a column together, and compressed: to read single rows, as minibatches need them, it would decode
 thousands. So columns are written once, in flat memory, to ``.npy`` files in which a row stands together.
@@ -12,8 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from hamcmc._check import nearest
+from hamcmc._renamed import renamed
 from hamcmc._require import needs
 from hamcmc.store.files import replacing
+from hamcmc.target import tables
 
 HELD = 2**26  # bytes of rows that are decoded at once
 
@@ -22,17 +25,22 @@ class ParquetError(ValueError):
     """A Parquet file that cannot be used. The message names the file and the column."""
 
 
+@renamed(path="table")
 def columns(
-    path: str | Path, arrays: Mapping[str, str | Sequence[str]], *, cache: str | Path | None = None
-) -> dict[str, np.ndarray]:
-    """Columns of a Parquet file as memory-mapped arrays, for a :class:`~hamcmc.Posterior` that streams them.
+    table: Any, arrays: Mapping[str, str | Sequence[str]], *, cache: str | Path | None = None
+) -> dict[str, Any]:
+    """Columns of a table as arrays, for a :class:`~hamcmc.Posterior`.
 
-    The first call writes them to ``.npy`` files, a part of the rows at a time, and needs as much room on the disk as
-    they have bytes. Later calls open these files, as long as the Parquet file has not changed. It needs Polars:
-    ``pip install 'hamcmc[parquet]'``.
+    The table is one of pandas, polars or Arrow, a Zarr group, a mapping of arrays, or the path of a Parquet file.
+
+    Columns of a Parquet file become memory-mapped arrays, which a posterior streams. The first call writes them to
+    ``.npy`` files, a part of the rows at a time, and needs as much room on the disk as they have bytes. Later calls
+    open these files, as long as the Parquet file has not changed. It needs Polars: ``pip install 'hamcmc[parquet]'``.
+    A Zarr group is written to the disk if there is a `cache`, anew at each call, because it does not say when it
+    changed.
 
     Args:
-        path: the Parquet file.
+        table: the table, or the path of a Parquet file.
         arrays: a name for each array, and the column that it has, for an array (N,), or a list of columns, for an array
             (N, K). Columns of one array get the type that holds them all.
         cache: the folder for the ``.npy`` files; by default one beside the Parquet file, whose name ends with
@@ -43,12 +51,19 @@ def columns(
 
     Raises:
         ParquetError: the file is damaged, a column is missing or has no numbers, or some of its values are missing.
+        ColumnError: the same of a table (:class:`hamcmc.target.tables.ColumnError`).
 
     Example:
         >>> data = hamcmc.columns("rides.parquet", {"x": ["age", "km"], "y": "paid"})  # doctest: +SKIP
         >>> posterior = hamcmc.Posterior(log_prior, log_likelihood, data, init=init)  # doctest: +SKIP
     """
-    path = Path(path)
+    if not isinstance(table, str | Path):
+        if cache is not None and hasattr(table, "array_keys"):
+            return _on_disk(table, arrays, Path(cache))
+        if cache is not None:
+            raise tables.ColumnError("cache is for Parquet files and Zarr groups: this table is in memory")
+        return tables.stacked(tables.table(table, "the table"), arrays)
+    path = Path(table)
     file = _File(path)
     wanted = {name: _Wanted(file, of) for name, of in arrays.items()}
     if not wanted:
@@ -61,15 +76,62 @@ def columns(
     return {name: np.load(p, mmap_mode="r", allow_pickle=False) for name, p in paths.items()}
 
 
-def read(path: Path) -> dict[str, np.ndarray]:
-    """All columns of a Parquet file in memory, each as an array (N,)."""
+def _on_disk(group: Any, arrays: Mapping[str, str | Sequence[str]], folder: Path) -> dict[str, np.ndarray]:
+    """Arrays of a Zarr group as memory maps, written a part of the rows at a time."""
+    known = tables.Columns({n: group[n] for n in group.array_keys()})
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {}
+    for name, of in arrays.items():
+        parts = [known[c] for c in ([of] if isinstance(of, str) else of)]
+        for column, x in zip([of] if isinstance(of, str) else of, parts):
+            if x.dtype.kind not in tables.NUMBERS:
+                raise tables.ColumnError(f"the table: column {column!r} has no numbers, but {x.dtype}")
+        if not parts or len({x.shape for x in parts}) > 1:
+            shapes = ", ".join(f"{c} {x.shape}" for c, x in zip(of, parts)) or "no columns"
+            raise tables.ColumnError(f"{name}: columns of one array must have one shape, got {shapes}")
+        kind, rows = np.result_type(*(x.dtype for x in parts)), parts[0].shape[0]
+        step = max(1, HELD // max(1, sum(x.nbytes for x in parts) // max(1, rows)))
+        path = folder / f"{_plain(name)}.npy"
+        with replacing(path) as partial, open(partial, "xb") as f:
+            shape = parts[0].shape if isinstance(of, str) else (rows, len(parts), *parts[0].shape[1:])
+            header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(f, header)
+            for start in range(0, rows, step):
+                blocks = [np.asarray(x[start : start + step], kind) for x in parts]
+                f.write(np.ascontiguousarray(blocks[0] if isinstance(of, str) else np.stack(blocks, 1)).data)
+        found[name] = np.load(path, mmap_mode="r", allow_pickle=False)
+    return found
+
+
+def read(path: Path) -> tables.Columns:
+    """All columns of a Parquet file in memory, each as an array (N,); those without numbers are faults."""
     file = _File(path)
-    wanted = {name: _Wanted(file, name) for name in file.types}
-    made = {name: np.empty(file.rows, w.kind) for name, w in wanted.items()}
-    for start, frame in file.parts(list(wanted)):
-        for name, w in wanted.items():
-            made[name][start : start + len(frame)] = w.block(frame)
-    return made
+    with file.readable():
+        frame = file.frame()
+    return tables.table(frame, str(path))
+
+
+def read_arrow(path: Path) -> tables.Columns:
+    """All columns of an Arrow file (Feather) in memory."""
+    with needs("polars", "parquet"):
+        import polars
+    try:
+        frame = polars.read_ipc(path)
+    except (polars.exceptions.PolarsError, OSError) as error:
+        text = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise tables.ColumnError(f"{path} cannot be read as Arrow: {text}") from error
+    return tables.table(frame, str(path))
+
+
+def read_zarr(path: Path) -> tables.Columns:
+    """All arrays of a Zarr group in memory."""
+    import zarr
+
+    try:
+        group = zarr.open_group(str(path), mode="r")
+    except Exception as error:  # zarr has many of its own
+        raise tables.ColumnError(f"{path} cannot be read as a Zarr group: {error}") from error
+    return tables.table(group, str(path))
 
 
 class _File:
@@ -95,10 +157,15 @@ class _File:
             text = str(error).strip().partition("\n")[0] or type(error).__name__
             raise ParquetError(f"{self.path} cannot be read as Parquet: {text}") from error
 
+    def frame(self) -> Any:
+        """All of it."""
+        return self._scan.collect()
+
     def kind(self, column: str) -> np.dtype:
         """The type of a column as NumPy has it."""
         if column not in self.types:
-            raise ParquetError(f"{self.path} has no column {column!r}: it has {', '.join(self.types)}")
+            known = ", ".join(self.types) + nearest(column, self.types)
+            raise ParquetError(f"{self.path} has no column {column!r}: it has {known}")
         found = self.types[column]
         if not (found.is_float() or found.is_integer() or found == self._polars.Boolean):
             raise ParquetError(f"{self.path}: the column {column!r} has no numbers, but {found}")
@@ -115,8 +182,9 @@ class _File:
                 raise ParquetError(f"{self.path} changed while it was read: there are rows missing from {start:,} on")
             for column in frame:
                 if bad := column.null_count():
+                    where = start + tables.first(column.is_null().to_numpy())
                     raise ParquetError(
-                        f"{self.path}: {bad:,} values of the column {column.name!r} are missing from row {start:,} on"
+                        f"{self.path}: {bad:,} values of the column {column.name!r} are missing from row {where:,} on"
                     )
             yield start, frame
 

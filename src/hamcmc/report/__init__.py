@@ -1,5 +1,6 @@
 """Reports: self-contained HTML pages about runs, reproductions and cleaned recordings."""
 
 from hamcmc.report.page import write_report
+from hamcmc.report.predictions import Classes, Numbers
 
-__all__ = ["write_report"]
+__all__ = ["Classes", "Numbers", "write_report"]

@@ -16,6 +16,7 @@ from hamcmc.diagnostics.verdict import HEADS, Verdict
 from hamcmc.report import forest, frame, mixing, parameters, plots
 from hamcmc.report import predictive as checks
 from hamcmc.report.frame import duration, flatten, number, plural, value
+from hamcmc.report.predictions import Classes, Numbers, section
 from hamcmc.store.directory import state
 
 ROWS = 20  # of the table that is open at first; the rest is folded
@@ -53,6 +54,7 @@ def write_report(
     out_html: str | os.PathLike | None = None,
     *,
     predictive: Mapping[str, tuple[Any, Any]] | None = None,
+    predictions: Classes | Numbers | None = None,
 ) -> Path:
     """Write the report of a run, complete or not.
 
@@ -61,6 +63,7 @@ def write_report(
         out_html: the file to write; by default ``report.html`` in the run's directory, or here for a Result.
         predictive: for a predictive check, the name of a variable → (observed data, data that draws of the posterior
             generate), arrays of shapes (…) and (draws, …).
+        predictions: for a section about predictions, :class:`~hamcmc.report.Classes` or `Numbers`.
 
     Returns:
         The file's path.
@@ -69,6 +72,8 @@ def write_report(
     result = run if isinstance(run, Result) else Result.open(run)
     out = (directory or Path()) / "report.html" if out_html is None else Path(out_html)
     more = {"Check": checks.section(predictive)} if predictive else {}
+    if predictions is not None:
+        more["Predictions"] = section(predictions)
     return frame.save(page(result, directory, after=more), out)
 
 

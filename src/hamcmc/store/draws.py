@@ -1,16 +1,20 @@
 """The store of draws: arrays in ArviZ's layout (chain, draw, …), of their final size, filled from the front."""
 
-from collections.abc import Mapping
+import math
+import shutil
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hamcmc.store.errors import RunError
 from hamcmc.store.files import guard_disk, reading, remove_tree
 from hamcmc.store.memory import MemoryGroup
 
 CHUNK_BYTES = 4 * 2**20
+MOST_OF_DISK = 0.95  # of what is free, so that checkpoints find room
 MOST_IN_CHUNK = 4096  # draws; it bounds how many small draws wait in memory to be written
 DTYPES = ("bool", *(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)))
 
@@ -22,6 +26,31 @@ class Array(NamedTuple):
     name: str
     shape: tuple[int, ...]
     dtype: str
+
+
+def size_of(arrays: Iterable[Array], chains: int, num_samples: int) -> int:
+    """Bytes that so many draws take, before compression."""
+    return sum(math.prod(a.shape) * np.dtype(a.dtype).itemsize for a in arrays) * chains * num_samples
+
+
+def require_room(path: Path, arrays: list[Array], chains: int, num_samples: int) -> None:
+    """Raise if the draws of a run would fill the disk.
+
+    Raises:
+        RunError: there is too little room; the message says how much is needed and what takes it.
+    """
+    there = path.absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    needed, free = size_of(arrays, chains, num_samples), shutil.disk_usage(there).free
+    if needed <= free * MOST_OF_DISK:
+        return
+    largest = max(arrays, key=lambda a: math.prod(a.shape))
+    raise RunError(
+        f"the draws would take {needed / 2**30:,.1f} GiB ({num_samples:,} of each of {chains:,} chains, most of it "
+        f"{largest.name}), and {there} has {free / 2**30:,.1f} GiB free: store fewer (num_samples, with a larger "
+        "thin), or sample a part of the parameters, as Posterior(…, sampled=[…]) does"
+    )
 
 
 class Draws:
@@ -52,6 +81,7 @@ class Draws:
             return cls(path, open_store(path, arrays, written, "r+"), arrays, chunk, written)
         import zarr
 
+        require_room(path, arrays, chains, num_samples)
         with guard_disk(path):
             remove_tree(path)  # left over from a run that was killed before its first checkpoint
             root = zarr.create_group(path)

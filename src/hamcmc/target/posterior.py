@@ -5,7 +5,7 @@ A likelihood enters by its mean over a minibatch, and :func:`~hamcmc.target.prot
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from typing import Any
@@ -19,7 +19,7 @@ from jax.tree_util import keystr, tree_leaves_with_path
 from hamcmc import _check
 from hamcmc._compile import jit, may_block, put
 from hamcmc._types import Facts, PyTree
-from hamcmc.target import disk, frozen
+from hamcmc.target import disk, frozen, narrow, tables
 from hamcmc.target import support as _support
 from hamcmc.target.frozen import name_of as name_of
 from hamcmc.target.minibatch import draw
@@ -36,7 +36,8 @@ class Posterior(Target):
         log_prior: ``log_prior(position) -> scalar``, log p(θ) up to a constant.
         log_likelihood: ``log_likelihood(position, datum) -> scalar``, log p(x_n|θ) of **one** datum; it is vmapped.
             Without it, and without data, the density is that of `log_prior` alone.
-        data: a pytree of arrays with one common leading length N. A ``numpy.memmap`` stays on disk and is streamed.
+        data: a pytree of arrays with one common leading length N. A ``numpy.memmap`` stays on disk and is streamed. A
+            table of pandas, polars, Arrow or Zarr becomes a dict of its columns: `log_likelihood` sees ``row["age"]``.
         support: where parameters live: one :class:`~hamcmc.Support` for all of them, or a dict with the position's
             keys (nested as the position is). A parameter that the dict does not name is real. See
             :func:`hamcmc.positive` and :func:`hamcmc.bounded`.
@@ -47,6 +48,9 @@ class Posterior(Target):
         sampled: which part of `init` is sampled, if not all of it: names of leaves or branches, such as
             ``["layers.2"]``, or a function of name and leaf. The rest is frozen at its value in `init`.
         batched: `log_likelihood` takes many rows at once, and returns a number for each of them.
+        precision: ``"bfloat16"``, ``"float16"`` or ``"float32"``: compute the likelihood and its gradient with
+            fewer digits, while positions keep theirs. :func:`hamcmc.sample` refuses it where the gradient would change
+            by more than a tenth of its minibatch noise.
         temperature: T of the density p(θ|x)^(1/T), by which log-prior and log-likelihood are divided. Below 1 the
             posterior is colder, as it is often used for networks. Predictions and their scores do not divide by T.
 
@@ -61,6 +65,9 @@ class Posterior(Target):
         extra_products: products with the minibatch's Hessian for each gradient at a position of the sampler. A product
             costs about as much as a gradient.
         chart: the map of the coordinates to where the density is evaluated, if a sampler should keep its images.
+        dims: the names of the dimensions of parameters, for ArviZ; None for one without a name.
+        coords: names along these dimensions.
+        constants: arrays on which the density depends beside the data; a run is resumed only with the same ones.
     """
 
     init: PyTree | Callable[[Array], PyTree] | None = None
@@ -77,11 +84,16 @@ class Posterior(Target):
         sampled: frozen.Choice | None = None,
         batched: bool = False,
         temperature: float = 1.0,
+        precision: str | None = None,
     ):
         if (log_likelihood is None) != (data is None):
             raise ValueError("log_likelihood and data belong together: give both or neither")
+        if precision is not None and log_likelihood is None:
+            raise ValueError("precision is that of the likelihood, which this posterior does not have")
         self.log_prior = log_prior
-        self.log_likelihood = log_likelihood
+        self.log_likelihood, self.precision, self._given = log_likelihood, precision, log_likelihood
+        if log_likelihood is not None and precision is not None:
+            self.log_likelihood = narrow.narrowed(log_likelihood, precision)
         self.support, self.batched = support, bool(batched)
         self.temperature = _check.positive("temperature", temperature)
         self._sampled, self._rest, self._structure = sampled, None, None
@@ -95,6 +107,9 @@ class Posterior(Target):
         self.data, self.size = _checked(data)
         self.mirror = self._fold if any(s.mirror for s in _leaves(support)) else None
         self.streamed = any(isinstance(x, np.memmap) for x in jax.tree.leaves(self.data))
+        self.dims: Mapping[str, Sequence[str | None]] = {}  # not of the class, so that views have those of `plain`
+        self.coords: Mapping[str, Sequence] = {}
+        self.constants: PyTree = None
         self.settings: Facts = {"estimator": "minibatch"}
         self.extra_gradients = 0
         self.extra_products = 0
@@ -282,21 +297,43 @@ class Posterior(Target):
         if log_likelihood is not None:
             self.log_likelihood = lambda parameters, datum: log_likelihood(parameters, datum) / self.temperature
 
-    def on(self, data: PyTree) -> "Posterior":
-        """The same model with other data in memory."""
+    def wide(self) -> "Posterior":
+        """The same posterior with a likelihood in the precision of its parameters."""
+        if self.precision is None:
+            return self
+        given, other = self._given, self._copied()
+
+        def likelihood(parameters: PyTree, rows: PyTree) -> Array:
+            """The user's, of whole parameters, at the temperature of the posterior."""
+            return given(self.whole(parameters), rows) / self.temperature  # type: ignore[misc]
+
+        other.log_likelihood, other.precision = likelihood, None
+        return other
+
+    def _copied(self) -> "Posterior":
+        """A copy without compiled programs, which would see what this one has."""
         other = copy.copy(self)
         for program in ("_prior_value_and_grad", "_mean_value_and_grad"):
-            vars(other).pop(program, None)  # these would see the old data
+            vars(other).pop(program, None)
+        return other
+
+    def on(self, data: PyTree) -> "Posterior":
+        """The same model with other data in memory."""
+        other = self._copied()
         other.data, other.size = _checked(data)
         other.streamed = False
         return other
+
+    def deterministic(self, draws: Facts) -> Facts:
+        """Further quantities at draws (…, shape), by name. Models of other libraries may have some."""
+        return {}
 
     # --- identity ---
 
     def checksum(self) -> str:
         """SHA-256 of the data's names, shapes, types and values."""
         digest = hashlib.sha256()
-        for path, leaf in tree_leaves_with_path(self.data):
+        for path, leaf in tree_leaves_with_path((self.data, self.constants) if self.constants else self.data):
             digest.update(f"{keystr(path)} {leaf.dtype} {leaf.shape}".encode())
             for block in _blocks(leaf):
                 digest.update(np.ascontiguousarray(block).view(np.uint8).data)
@@ -336,10 +373,22 @@ def _blocks(leaf: Any) -> Iterator[np.ndarray]:
         yield disk.rows(leaf, slice(start, start + rows))
 
 
+def _not_finite(array: Any) -> tuple[int, str]:
+    """How many entries are not finite, and where the first of them is, if all were looked at."""
+    bad, begin, where = 0, 0, ""
+    for block in _blocks(array):
+        found = ~np.isfinite(block)
+        if found.any() and not bad and array.nbytes <= SAMPLED:
+            where = f", the first in row {begin + tables.first(found.reshape(len(found), -1).any(1)):,}"
+        bad, begin = bad + int(found.sum()), begin + len(block)
+    return bad, where
+
+
 def _checked(data: PyTree) -> tuple[PyTree, int]:
     """The data as arrays of one length, and that length. Raises with the name of the leaf at fault."""
     if data is None:
         return None, 0
+    data = tables.as_arrays(data)
     lengths: dict[str, int] = {}
     for path, leaf in tree_leaves_with_path(data):
         name = f"data{keystr(path)}"
@@ -350,9 +399,9 @@ def _checked(data: PyTree) -> tuple[PyTree, int]:
             raise ValueError(f"{name} must be an array with one row per datum, got a scalar")
         lengths[name] = array.shape[0]
         if array.dtype.kind in "fc":
-            bad = sum(int(np.sum(~np.isfinite(block))) for block in _blocks(array))
+            bad, where = _not_finite(array)
             if bad:
-                raise ValueError(f"{name} has {bad} entries that are NaN or infinite")
+                raise ValueError(f"{name} has {bad} entries that are NaN or infinite{where}")
     if not lengths:
         raise ValueError("data has no arrays")
     if len(set(lengths.values())) > 1:

@@ -110,7 +110,7 @@ class Whitened(Posterior):
 
     def checksum(self) -> str:
         """SHA-256 of the plain posterior's checksum and of the map."""
-        digest = hashlib.sha256(self.plain.checksum().encode() if self.size else b"")
+        digest = hashlib.sha256(self.plain.checksum().encode() if self.size or self.constants else b"")
         for array in (self.centre, self.root):
             digest.update(np.asarray(array).tobytes())
         return digest.hexdigest()
