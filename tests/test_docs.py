@@ -30,7 +30,7 @@ INTERNAL = (
     *("diagnostics.costs", "diagnostics.ess", "diagnostics.fields", "diagnostics.gradients", "diagnostics.grading"),
     *("inference.arguments", "inference.bar", "inference.display", "inference.divergence", "inference.modes"),
     *("diagnostics.measured", "diagnostics.mixing", "diagnostics.names", "diagnostics.tails"),
-    *("factorization.cost", "factorization.exchange", "factorization.inspect", "factorization.launch"),
+    *("factorization.cost", "factorization.exchange", "factorization.inspect", "inference.launch"),
     *("factorization.metric", "factorization.mixture", "factorization.model", "factorization.part"),
     *("factorization.partition", "factorization.problem", "factorization.program", "factorization.recipes"),
     *("factorization.recorded", "factorization.sharded", "factorization.table", "factorization.worker"),
