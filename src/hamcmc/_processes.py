@@ -17,12 +17,12 @@ LONGEST = 1000  # bytes of a message
 
 def several() -> bool:
     """Whether this process works together with others."""
-    return jax.process_count() > 1
+    return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def writes() -> bool:
     """Whether this process is the one that writes files and talks to the user."""
-    return jax.process_index() == 0
+    return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 def gathered(x: np.ndarray) -> np.ndarray:
@@ -41,7 +41,7 @@ def agreed(mine: bool) -> bool:
 
 def told(number: float) -> float:
     """The number that the first process has."""
-    return float(gathered(np.float64(number))[0])
+    return float(gathered(np.array(number, np.float64))[0])
 
 
 def texts(mine: str) -> list[str]:

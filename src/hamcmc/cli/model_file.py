@@ -4,8 +4,10 @@ import csv
 import hashlib
 import importlib.util
 import inspect
+import struct
 import sys
 import traceback
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hamcmc import _processes
 from hamcmc._types import Record
 from hamcmc.samplers import Sampler, build
 from hamcmc.samplers.registry import requires, takes
@@ -121,7 +124,8 @@ def read_data(path: Path) -> Any:
 
     An ``.npy`` file gives an array; above 1 GiB, it stays on disk. An ``.npz`` file, a folder of ``.npy`` files, and
     a ``.csv`` or ``.tsv`` file with a header give a dict of arrays, and so does a ``.parquet`` file. For one that is
-    larger than memory, the model file calls :func:`hamcmc.columns`.
+    larger than memory, the model file calls :func:`hamcmc.columns`. Where several processes share the rows, ``.npy``,
+    ``.parquet`` and uncompressed ``.npz`` files stay on disk, and each process reads its own part of them.
     """
     with reading(path, "cannot be read", ModelFileError):
         if path.is_dir():
@@ -135,22 +139,47 @@ def read_data(path: Path) -> Any:
             with open(path, "rb") as f, np.load(f, allow_pickle=False) as arrays:
                 if isinstance(arrays, np.ndarray):
                     raise ValueError("it is not an .npz file")
+                if _processes.several() and (mapped := _mapped_npz(path)):
+                    return mapped
                 return {name: _numbers(array, f"{path}: {name}") for name, array in arrays.items()}
         if path.suffix in (".csv", ".tsv"):
             return _read_table(path, "\t" if path.suffix == ".tsv" else ",")
     if path.suffix == ".parquet":
-        from hamcmc.interop.parquet import read
+        from hamcmc.interop.parquet import all_columns, read
 
+        if _processes.several():  # the first one writes columns as arrays, which all of them then map
+            _processes.all_or_none(lambda: all_columns(path) if _processes.writes() else None, ValueError)
+            return all_columns(path)
         return read(path)
     raise ModelFileError(f"{path}: data must be .npy, .npz, .csv, .tsv, .parquet or a folder of .npy files")
 
 
 def _read_npy(path: Path) -> np.ndarray:
-    mapped = "r" if path.stat().st_size > MAPPED else None
+    mapped = "r" if path.stat().st_size > MAPPED or _processes.several() else None
     with open(path, "rb") as f:
         if f.read(6) != b"\x93NUMPY":
             raise ValueError("it is not an .npy file")
     return _numbers(np.load(path, mmap_mode=mapped, allow_pickle=False), str(path))
+
+
+def _mapped_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an ``.npz`` file as memory maps; none if it is compressed."""
+    found = {}
+    with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+        for entry in archive.infolist():
+            if entry.compress_type != zipfile.ZIP_STORED:
+                return {}
+            file.seek(entry.header_offset + 26)
+            name, extra = struct.unpack("<HH", file.read(4))  # lengths, in the header before the array itself
+            file.seek(name + extra, 1)
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, fortran, kind = read(file)
+            if kind.hasobject:
+                raise ModelFileError(f"{path}: {entry.filename} must have numbers, not {kind}")
+            array = np.memmap(path, kind, "r", file.tell(), shape, "F" if fortran else "C")
+            found[entry.filename.removesuffix(".npy")] = _numbers(array, f"{path}: {entry.filename}")
+    return found
 
 
 def _numbers(array: np.ndarray, where: str) -> np.ndarray:

@@ -19,7 +19,7 @@ import jax
 from hamcmc import _compile
 from hamcmc.inference.driver import signals
 from hamcmc.store.checkpoint import read_checkpoint
-from hamcmc.store.errors import Interrupted, NonFinite, RunError
+from hamcmc.store.errors import Diverged, Interrupted, NonFinite, RunError
 
 HEARTBEAT = 20  # seconds after which a silent process counts as dead
 FAILED = 1  # exit code of a worker with an error that another start would meet again
@@ -138,7 +138,7 @@ def _failure(workers: list[subprocess.Popen], run: Path) -> RunError:
         checkpoint = read_checkpoint(run)
         if checkpoint is not None and checkpoint.meta["status"] == "failed":
             return NonFinite(checkpoint.meta["message"])
-        return RunError(f"{run} could not go on: the first process said why")
+        return RunError(f"{run} could not go on: a process said why")
     if killed:
         name = signal.Signals(-workers[killed[0]].returncode).name
         who = f"process {killed[0]} of {len(workers)} was killed by {name}"
@@ -167,16 +167,19 @@ def together(work: Callable[[], int | None]) -> int:
         return work() or 0
     except Interrupted as stop:
         return 128 + stop.signal
-    except NonFinite:  # the checkpoint has the message
+    except (NonFinite, Diverged):  # the checkpoint has the message
         return FAILED
     except (RunError, ValueError) as error:
         if jax.process_index() == 0:
             print(f"error: {error}", file=sys.stderr)
         return FAILED
-    except Exception as error:
+    except jax.errors.JaxRuntimeError as error:
         reason = str(error).splitlines()[0][:200]
         print(f"process {jax.process_index()} lost the others: {reason}", file=sys.stderr)
         return LOST
+    except Exception as error:
+        print(f"error in process {jax.process_index()}: {type(error).__name__}: {error}", file=sys.stderr)
+        return FAILED
 
 
 def leave(code: int) -> NoReturn:

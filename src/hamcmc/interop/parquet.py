@@ -61,6 +61,11 @@ def columns(
     return {name: np.load(p, mmap_mode="r", allow_pickle=False) for name, p in paths.items()}
 
 
+def all_columns(path: Path) -> dict[str, np.ndarray]:
+    """All columns of a Parquet file as memory-mapped arrays, each (N,); see :func:`columns`."""
+    return columns(path, {name: name for name in _File(path).types})
+
+
 def read(path: Path) -> dict[str, np.ndarray]:
     """All columns of a Parquet file in memory, each as an array (N,)."""
     file = _File(path)
