@@ -11,6 +11,7 @@ from hamcmc.cli.shell import (
     CheckpointSeconds,
     Command,
     Overwrite,
+    Processes,
     Quiet,
     Run,
     RunOut,
@@ -123,6 +124,7 @@ def sample_command(
     """
     import jax
 
+    from hamcmc import _processes
     from hamcmc.cli import model_file
     from hamcmc.inference.plan import DRAWS
     from hamcmc.inference.running import require_free
@@ -175,7 +177,8 @@ def sample_command(
                 warmup = WARMUP if warmup is None else warmup
                 loaded = _load(model, data, control_variate)
                 begin, iterations = _start(loaded, start), warmup + (num_samples or DRAWS) * (thin or 1)
-                if epsilon is None:
+                made = loaded.sampler(notes["sampler"], notes["options"])
+                if epsilon is None and not (made.adapts_step or _processes.several()):
                     work = iterations * (chains or ensembles or 1)
                     epsilon, found = _tune(loaded, notes, begin, work, quiet, batch_size=batch_size, seed=seed)
                     notes |= found
@@ -183,7 +186,7 @@ def sample_command(
                     loaded.posterior,
                     loaded.sampler(notes["sampler"], notes["options"]),
                     begin,
-                    step_size=_schedule(epsilon, decay, cycles, iterations),
+                    step_size="auto" if epsilon is None else _schedule(epsilon, decay, cycles, iterations),
                     warmup=warmup,
                     notes=notes,
                     **how,
@@ -295,8 +298,10 @@ def _tune(loaded: "Model", notes: Facts, init: Any, work: int, quiet: bool, **ho
 def _load(model: Path, data: Path | None, control_variate: bool) -> "Model":
     from hamcmc.cli import model_file
     from hamcmc.target.estimators import control_variate as around
+    from hamcmc.target.sharded import spread
 
     loaded = model_file.load(model, data)
+    loaded = loaded._replace(posterior=spread(loaded.posterior))  # each of several processes keeps its own rows
     return loaded._replace(posterior=around(loaded.posterior, _start(loaded, "mode"))) if control_variate else loaded
 
 

@@ -180,7 +180,7 @@ class Sharded(Posterior):
             first, end = (bounds[lax.axis_index(AXIS) + i] for i in (0, 1))
             own = (rows >= first) & (rows < end)
             place = jnp.where(own, jnp.cumsum(own) - 1, room)  # own rows in their order, others nowhere
-            taken = jnp.zeros(room, jnp.int32).at[place].set(rows - first, mode="drop")
+            taken = jnp.zeros(room, jnp.int32).at[place].set((rows - first).astype(jnp.int32), mode="drop")
             count = own.sum()
             weight = jnp.where(jnp.arange(room) < count, self.mesh.size * room / n, 0.0)
             weight = jnp.where(count > room, jnp.nan, weight).astype(data.weight.dtype)  # a wrong sum must not pass
