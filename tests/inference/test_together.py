@@ -24,23 +24,23 @@ init = np.zeros(2)
 """
 
 
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("processes", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])
 def test_processes_together_make_the_draws_of_one(tmp_path, x64, processes):
-    launch(tmp_path, processes, "tests.inference.together", (str(tmp_path),))
+    automatic = ("automatic",) * (processes > 2)
+    launch(tmp_path, processes, "tests.inference.together", (str(tmp_path), *automatic))
     alone = tmp_path / "alone"
     alone.mkdir()
-    expected = together.runs(alone)
+    expected = together.runs(alone, bool(automatic))
     for number in range(processes):
         with np.load(tmp_path / f"draws{number}.npz") as found:
             assert set(found) == set(expected)
             for name, x in expected.items():
                 np.testing.assert_allclose(found[name], x, rtol=1e-7, atol=1e-9 * np.abs(x).max(), err_msg=name)
-    # The automatic run is on disk, written once, with a verdict.
-    result = Result.open(tmp_path / "automatic")
-    np.testing.assert_allclose(result.posterior["theta"], expected["automatic"], rtol=1e-7, atol=1e-9)
-    assert result.meta["status"] == "complete"
-    assert "verdict" in result.meta
-    assert f"shared by {processes} devices" in result.settings["plan"]["reason"]
+    if automatic:  # it is on disk, written by one process, with a verdict
+        result = Result.open(tmp_path / "run")
+        np.testing.assert_allclose(result.posterior["theta"], expected["automatic"], rtol=1e-7, atol=1e-9)
+        assert result.meta["verdict"]["word"] in ("good", "usable")
+        assert f"shared by {processes} devices" in result.settings["plan"]["reason"]
     for number in range(processes):
         rows, kinds, values = json.loads((tmp_path / f"refused{number}.json").read_text())
         assert "the data of process 1 have other shapes or types than those of process 0: x float64[200, 2]" in rows

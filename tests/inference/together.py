@@ -1,4 +1,4 @@
-"""A small logistic regression that 1, 2 or 4 processes sample together: ``python -m tests.inference.together FOLDER``."""
+"""A small logistic regression that several processes sample together: ``python -m tests.inference.together FOLDER``."""
 
 import json
 import sys
@@ -36,21 +36,21 @@ def posterior(data) -> hamcmc.Posterior:
     return hamcmc.Posterior(log_prior, log_likelihood, data, init=np.zeros(2))
 
 
-def runs(folder: Path) -> dict[str, np.ndarray]:
-    """The draws of runs in every way that several processes know."""
+def runs(folder: Path, automatic: bool) -> dict[str, np.ndarray]:
+    """The draws of runs on all data and on minibatches, and those of an automatic run, which takes a while."""
     model = posterior(arrays())
     how = {"step_size": 1e-3, "num_samples": 30, "warmup": 10, "progress": False}
     reduced = hamcmc.control_variate(model, np.array([0.9, -0.9]))
     made = {
         "all data": hamcmc.sample(model, "sgld", chains=2, **how),
-        "minibatches": hamcmc.sample(reduced, "sgld", batch_size=50, store_gradients=True, **how),
-        "automatic": hamcmc.sample(
-            model, progress=False, num_samples=20, warmup=40, adapt=40, out=folder / "automatic"
-        ),
+        "minibatches": hamcmc.sample(reduced, "sgld", model.init, batch_size=50, store_gradients=True, **how),
     }
+    if automatic:
+        made["automatic"] = hamcmc.sample(
+            model, num_samples=20, warmup=40, adapt=40, out=folder / "run", progress=False
+        )
     found = {name: result.posterior["theta"] for name, result in made.items()}
     found["gradients"] = made["minibatches"].gradients["theta"]
-    assert made["automatic"].check().word in ("good", "usable", "not converged")
     return found
 
 
@@ -74,13 +74,13 @@ def message(work) -> str:
     return "nothing"
 
 
-def main(folder: str) -> None:
+def main(folder: str, automatic: str = "") -> None:
     """Write the draws, and what each process says about bad input."""
     jax.config.update("jax_enable_x64", True)
     path, number = Path(folder), jax.process_index()
     (path / f"refused{number}.json").write_text(json.dumps(refused()))
-    np.savez(path / f"draws{number}.npz", **runs(path))
+    np.savez(path / f"draws{number}.npz", **runs(path, bool(automatic)))
 
 
 if __name__ == "__main__":
-    launch.leave(launch.together(partial(main, sys.argv[1])))
+    launch.leave(launch.together(partial(main, *sys.argv[1:])))

@@ -81,9 +81,7 @@ def refused(count: int) -> list[str]:
         lambda: Sharded(model(rows=count - 1), jax.devices()[:count]),
         lambda: Sharded(hamcmc.Posterior(lambda x: -(x**2)), jax.devices()[:count]),
         lambda: hamcmc.sample(shared, "sgfs", step_size=1e-3, num_samples=2, progress=False),
-        lambda: hamcmc.sample(
-            shared, lambda p: hamcmc.svrg(p, "sgld", every=5), step_size=1e-3, num_samples=2, progress=False
-        ),
+        lambda: hamcmc.svrg(shared, "sgld", every=5),
         lambda: hamcmc.sample(shared, "sgld", num_samples=2, progress=False),
         lambda: hamcmc.sample(shared, batch_size=10, progress=False),
     ):
