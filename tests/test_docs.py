@@ -23,9 +23,9 @@ FIGURES = "".join((ROOT / f).read_text() for f in ("docs/figures.py", "benchmark
 # Modules that users do not import; every other module has a place in the reference.
 INTERNAL = (
     *("_*", "*._*", "cli*", "paper*", "store.*", "target.landscape"),
-    *("target.lbfgs", "target.newton", "target.passes", "target.search", "target.view"),
+    *("target.lbfgs", "target.newton", "target.passes", "target.search", "target.sharded", "target.view"),
     *("samplers.ensemble*", "samplers.registry", "samplers.small"),
-    *("inference.candidates", "inference.compiled", "inference.job", "inference.program"),
+    *("inference.candidates", "inference.compiled", "inference.job", "inference.program", "inference.running"),
     *("inference.scoring", "inference.stream", "inference.tempering", "inference.trials"),
     *("diagnostics.costs", "diagnostics.ess", "diagnostics.fields", "diagnostics.gradients", "diagnostics.grading"),
     *("inference.arguments", "inference.bar", "inference.display", "inference.divergence", "inference.modes"),

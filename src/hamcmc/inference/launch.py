@@ -46,7 +46,10 @@ def rank(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def join() -> None:
-    """Join the other processes, if there are any. Call this before anything is computed."""
+    """Join the other processes of a run, if ``mpirun`` or Slurm started this one as one of many.
+
+    Call this before anything is computed. Processes that have joined share the rows of each posterior that they sample.
+    """
     who = None if jax.distributed.is_initialized() else started_by()
     if who == "hamcmc":
         jax.distributed.initialize(
