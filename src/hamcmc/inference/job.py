@@ -27,6 +27,7 @@ from hamcmc.target.sharded import shards_of
 
 SEGMENT_FLOPS = 5e8  # work of a segment: well under a second
 STEP_FLOPS = 5e3  # what the smallest step costs, in time
+MESSAGE_FLOPS = 5e5  # what a message between processes costs, in time: some tenths of a millisecond
 MOST_IN_SEGMENT = 10**5  # iterations
 RESERVED = ("", ".", "..", "zarr.json", "chain", "draw")
 
@@ -283,6 +284,8 @@ def segment_length(posterior: Posterior, sampler: Sampler, position: PyTree, set
         lowered, times = jax.jit(sampler.step).lower(key, state, batch, step_size), 1
     once = float((lowered.cost_analysis() or {}).get("flops", 0.0)) * times
     work = settings["ensembles"] * once + STEP_FLOPS
+    if shards_of(posterior) is not None:
+        work += MESSAGE_FLOPS * sampler.gradients_per_step / sampler.replicas
     length = int(np.clip(SEGMENT_FLOPS / work, 1, MOST_IN_SEGMENT))
     if posterior.streamed:
         length = min(length, stream.iterations_held(posterior, settings["ensembles"], settings["batch_size"]))
