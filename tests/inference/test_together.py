@@ -40,11 +40,11 @@ def test_processes_together_make_the_draws_of_one(tmp_path, x64, processes):
         result = Result.open(tmp_path / "run")
         np.testing.assert_allclose(result.posterior["theta"], expected["automatic"], rtol=1e-7, atol=1e-9)
         assert result.meta["verdict"]["word"] in ("good", "usable")
-        assert f"shared by {processes} devices" in result.settings["plan"]["reason"]
+        assert f"shared by {processes} devices; independent proposals" in result.settings["plan"]["reason"]
     for number in range(processes):
         rows, kinds, values = json.loads((tmp_path / f"refused{number}.json").read_text())
-        assert "the data of process 1 have other shapes or types than those of process 0: x float64[200, 2]" in rows
-        assert "x float32[201, 2], y" in kinds
+        assert "the data of process 1 have other shapes or types than those of process 0: x float64[2000, 2]" in rows
+        assert "x float32[2001, 2], y" in kinds
         assert "the data of process 1 have other values than those of process 0" in values
 
 
@@ -69,12 +69,12 @@ def workers():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "after", "since"), [(2, 1, 0), (4, 2, 40)])
+@pytest.mark.parametrize(("before", "after", "since"), [(2, 1, 0), (4, 2, 1000)])
 def test_a_killed_worker_ends_all_and_another_number_goes_on(tmp_path, before, after, since):
     """It dies in the first segment, or later."""
     (tmp_path / "model.py").write_text(MODEL)
     np.savez(tmp_path / "data.npz", **together.arrays())
-    how = ["--sampler", "sgld", "--step-size", "1e-3", "--num-samples", 2000, "--warmup", 0, "--thin", 100, "--x64"]
+    how = ["--sampler", "sgld", "--step-size", "1e-4", "--num-samples", 8000, "--warmup", 0, "--x64"]
     run = ["sample", tmp_path / "model.py", "--data", tmp_path / "data.npz", *how]
     alone = command(*run, "-o", tmp_path / "alone")
     _, errors = alone.communicate(timeout=300)
@@ -93,11 +93,11 @@ def test_a_killed_worker_ends_all_and_another_number_goes_on(tmp_path, before, a
     told = f"process {before // 2} of {before} was killed by SIGKILL; all others were stopped"
     assert told in re.sub(r"\s+", " ", errors)
     assert not workers()
-    assert read_checkpoint(path).meta["iteration"] < 200_000
+    assert since <= read_checkpoint(path).meta["iteration"] < 8000
 
     again = command("resume", path, "--processes", after)
     out, errors = again.communicate(timeout=300)
     assert again.returncode in (0, 3, 4), errors
-    assert "complete: 2,000 draws per chain with sgld" in out
+    assert "complete: 8,000 draws per chain with sgld" in out
     found, expected = (Result.open(p).posterior["theta"] for p in (path, tmp_path / "alone"))
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)

@@ -12,7 +12,7 @@ import numpy as np
 import hamcmc
 from hamcmc.inference import launch
 
-ROWS = 201
+ROWS = 2001  # enough for an automatic run to make independent proposals
 
 
 def arrays(rows: int = ROWS, kind: str = "float64") -> dict[str, np.ndarray]:
@@ -39,16 +39,14 @@ def posterior(data) -> hamcmc.Posterior:
 def runs(folder: Path, automatic: bool) -> dict[str, np.ndarray]:
     """The draws of runs on all data and on minibatches, and those of an automatic run, which takes a while."""
     model = posterior(arrays())
-    how = {"step_size": 1e-3, "num_samples": 30, "warmup": 10, "progress": False}
+    how = {"step_size": 1e-4, "num_samples": 30, "warmup": 10, "progress": False}
     reduced = hamcmc.control_variate(model, np.array([0.9, -0.9]))
     made = {
         "all data": hamcmc.sample(model, "sgld", chains=2, **how),
         "minibatches": hamcmc.sample(reduced, "sgld", model.init, batch_size=50, store_gradients=True, **how),
     }
     if automatic:
-        made["automatic"] = hamcmc.sample(
-            model, num_samples=20, warmup=40, adapt=40, out=folder / "run", progress=False
-        )
+        made["automatic"] = hamcmc.sample(model, out=folder / "run", progress=False)
     found = {name: result.posterior["theta"] for name, result in made.items()}
     found["gradients"] = made["minibatches"].gradients["theta"]
     return found
