@@ -28,6 +28,7 @@ NAMES = {
     "factorization": "factorization",
     "recommenders": "recommenders",
     "processes": "processes",
+    "scaling": "scaling",
     "networks": "networks",
     "denoisers": "denoisers",
 }

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from benchmarks.measure import Table
 from hamcmc.factorization import run as runs
-from hamcmc.factorization.launch import launch
 from hamcmc.factorization.problem import Request
 from hamcmc.factorization.synthetic import movielens_like
+from hamcmc.inference.launch import launch
 
 WAYS = {"1 process, 1 thread": (1, 1), "1 process, 2 threads": (1, 2), "2 processes": (2, 1)}
 
@@ -57,7 +57,7 @@ def run(quick: bool) -> list[Table]:
 def work(path: Path, processes: int) -> None:
     """In processes of its own."""
     if processes > 1:
-        launch(path, processes, arguments=("--quiet",))
+        launch(path, processes, runs.WORKER, (str(path), "--quiet"))
         return
     code = f"from hamcmc.factorization.run import run_here; run_here({str(path)!r})"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)

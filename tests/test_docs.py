@@ -25,14 +25,15 @@ FIGURES = "".join((ROOT / f).read_text() for f in ("docs/figures.py", "benchmark
 # Modules that users do not import; every other module has a place in the reference.
 INTERNAL = (
     *("_*", "*._*", "cli*", "paper*", "store.*", "target.landscape"),
-    *("interop.sites", "target.lbfgs", "target.newton", "target.passes", "target.search", "target.view"),
+    *("interop.sites", "target.lbfgs", "target.newton", "target.passes", "target.search", "target.sharded"),
+    "target.view",
     *("samplers.ensemble*", "samplers.registry", "samplers.small"),
-    *("inference.candidates", "inference.compiled", "inference.job", "inference.program"),
+    *("inference.candidates", "inference.compiled", "inference.job", "inference.program", "inference.running"),
     *("inference.scoring", "inference.stream", "inference.tempering", "inference.trials"),
     *("diagnostics.costs", "diagnostics.ess", "diagnostics.fields", "diagnostics.gradients", "diagnostics.grading"),
     *("inference.arguments", "inference.bar", "inference.display", "inference.divergence", "inference.modes"),
     *("diagnostics.measured", "diagnostics.mixing", "diagnostics.names", "diagnostics.tails"),
-    *("factorization.cost", "factorization.exchange", "factorization.inspect", "factorization.launch"),
+    *("factorization.cost", "factorization.exchange", "factorization.inspect", "inference.launch"),
     *("factorization.metric", "factorization.mixture", "factorization.model", "factorization.part"),
     *("factorization.partition", "factorization.problem", "factorization.program", "factorization.recipes"),
     *("factorization.recorded", "factorization.sharded", "factorization.table", "factorization.worker"),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from hamcmc._renamed import accept_old_modules
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference.evidence import Comparison, Evidence, compare, evidence
+from hamcmc.inference.launch import join
 from hamcmc.inference.sample import resume, sample
 from hamcmc.inference.schedules import Constant, Cyclical, Polynomial
 from hamcmc.inference.tune import Tuned, tune
@@ -81,6 +82,7 @@ __all__ = [
     "gradient_noise",
     "hamcmc",
     "independence",
+    "join",
     "laplace",
     "leimkuhler_matthews",
     "naive",

@@ -24,7 +24,7 @@ MODULES = {
     "distributed.cost": "factorization.cost",
     "distributed.factorization": "factorization.sharded",
     "distributed.inspect": "factorization.inspect",
-    "distributed.launch": "factorization.launch",
+    "distributed.launch": "inference.launch",
     "distributed.partition": "factorization.partition",
     "distributed.worker": "factorization.worker",
     "distributions": "stable.distributions",

@@ -14,9 +14,10 @@ import zarr
 from typer.testing import CliRunner
 
 from hamcmc.cli.app import app
-from hamcmc.factorization import launch, partition, run
+from hamcmc.factorization import partition, run
 from hamcmc.factorization.problem import Request
 from hamcmc.factorization.program import FactorizationProgram
+from hamcmc.inference import launch
 from hamcmc.store.checkpoint import read_checkpoint
 from hamcmc.store.settings import read_settings
 from tests.factorization.sparse import low_rank, ratings_of
@@ -100,8 +101,8 @@ def test_a_killed_process_ends_all_and_others_go_on(tmp_path, before, after):
 def test_restarts(tmp_path):
     """A launcher that may start again finishes in spite of a kill."""
     path = prepared(tmp_path / "run", num_samples=200)
-    code = f"from pathlib import Path; from hamcmc.factorization.launch import launch; launch(Path({str(path)!r}), 2, "
-    code += "arguments=('--quiet', '--checkpoint-seconds=0'), restarts=1)"
+    code = f"from pathlib import Path; from hamcmc.inference.launch import launch; launch(Path({str(path)!r}), 2, "
+    code += f"{run.WORKER!r}, ({str(path)!r}, '--quiet', '--checkpoint-seconds=0'), restarts=1)"
     environment = os.environ | {"HAMCMC_TEST": str(os.getpid())}
     job = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, text=True)
     while not (path / "checkpoint").exists() or read_checkpoint(path).meta["iteration"] < 3:

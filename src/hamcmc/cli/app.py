@@ -3,6 +3,7 @@
 Modules that take long to import are imported inside the commands that use them, so that ``hamcmc --help`` is quick.
 """
 
+import sys
 from typing import Annotated
 
 import typer
@@ -24,9 +25,19 @@ app = typer.Typer(
 def main() -> None:
     """The entry point."""
     from hamcmc import _compile
+    from hamcmc.inference import launch
 
     _compile.keep()
-    app()
+    if launch.started_by() is None:
+        app()
+        return
+    try:
+        app()
+    except SystemExit as end:
+        launch.leave(end.code if isinstance(end.code, int) else 0)
+    except Exception as error:
+        print(f"process {launch.rank()}: {type(error).__name__}: {error}", file=sys.stderr)
+        launch.leave(launch.LOST)
 
 
 def version(value: bool) -> None:

@@ -4,8 +4,10 @@ import csv
 import hashlib
 import importlib.util
 import inspect
+import struct
 import sys
 import traceback
+import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hamcmc import _processes
 from hamcmc._check import nearest
 from hamcmc._types import Record
 from hamcmc.samplers import Sampler, build
@@ -146,6 +149,8 @@ def read_data(path: Path, columns: Mapping[str, list[str]] = NO_COLUMNS) -> Any:
     An ``.npy`` file gives an array; above 1 GiB, it stays on disk. An ``.npz`` file, a folder of ``.npy`` files, a
     ``.csv`` or ``.tsv`` file with a header, a Zarr group, a ``.parquet`` and an ``.arrow`` or ``.feather`` file give a
     dict of arrays by column name. For a table that is larger than memory, the model file calls :func:`hamcmc.columns`.
+    Where several processes share the rows, ``.npy``, ``.parquet`` and uncompressed ``.npz`` files stay on disk, and each
+    process reads its own part of them.
     """
     if columns:
         return _read_columns(path, columns)
@@ -161,6 +166,8 @@ def read_data(path: Path, columns: Mapping[str, list[str]] = NO_COLUMNS) -> Any:
             with open(path, "rb") as f, np.load(f, allow_pickle=False) as arrays:
                 if isinstance(arrays, np.ndarray):
                     raise ValueError("it is not an .npz file")
+                if _processes.several() and (mapped := _mapped_npz(path)):
+                    return mapped
                 return Columns({name: _numbers(array, f"{path}: {name}") for name, array in arrays.items()})
         if path.suffix in (".csv", ".tsv"):
             return _read_table(path, "\t" if path.suffix == ".tsv" else ",")
@@ -169,6 +176,9 @@ def read_data(path: Path, columns: Mapping[str, list[str]] = NO_COLUMNS) -> Any:
     if is_zarr(path):
         return parquet.read_zarr(path)
     if path.suffix == ".parquet":
+        if _processes.several():  # the first one writes columns as arrays, which all of them then map
+            _processes.all_or_none(lambda: parquet.all_columns(path) if _processes.writes() else None, ValueError)
+            return parquet.all_columns(path)
         return parquet.read(path)
     if path.suffix in (".arrow", ".feather", ".ipc"):
         return parquet.read_arrow(path)
@@ -208,11 +218,31 @@ def _read_columns(path: Path, columns: Mapping[str, list[str]]) -> dict[str, np.
 
 
 def _read_npy(path: Path) -> np.ndarray:
-    mapped = "r" if path.stat().st_size > MAPPED else None
+    mapped = "r" if path.stat().st_size > MAPPED or _processes.several() else None
     with open(path, "rb") as f:
         if f.read(6) != b"\x93NUMPY":
             raise ValueError("it is not an .npy file")
     return _numbers(np.load(path, mmap_mode=mapped, allow_pickle=False), str(path))
+
+
+def _mapped_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an ``.npz`` file as memory maps; none if it is compressed."""
+    found = {}
+    with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+        for entry in archive.infolist():
+            if entry.compress_type != zipfile.ZIP_STORED:
+                return {}
+            file.seek(entry.header_offset + 26)
+            name, extra = struct.unpack("<HH", file.read(4))  # lengths, in the header before the array itself
+            file.seek(name + extra, 1)
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, fortran, kind = read(file)
+            if kind.hasobject:
+                raise ModelFileError(f"{path}: {entry.filename} must have numbers, not {kind}")
+            array = np.memmap(path, kind, "r", file.tell(), shape, "F" if fortran else "C")
+            found[entry.filename.removesuffix(".npy")] = _numbers(array, f"{path}: {entry.filename}")
+    return found
 
 
 def _numbers(array: np.ndarray, where: str) -> np.ndarray:

@@ -114,9 +114,9 @@ def factorize(
     [bold]recommend[/bold] and [bold]report[/bold] read. Ctrl-C saves and stops; [bold]hamcmc resume[/bold] continues,
     on any number of processes.
     """
-    from hamcmc.factorization import launch
     from hamcmc.factorization import ratings as files
     from hamcmc.factorization import run as runs
+    from hamcmc.inference import launch
     from hamcmc.store.directory import check_free
 
     with reporting():

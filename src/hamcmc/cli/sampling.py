@@ -14,6 +14,7 @@ from hamcmc.cli.shell import (
     CheckpointSeconds,
     Command,
     Overwrite,
+    Processes,
     Quiet,
     Run,
     RunOut,
@@ -57,6 +58,7 @@ hamcmc sample model.py --data data.npy --batch-size 500 --control-variate --star
 
 
 def sample_command(
+    ctx: typer.Context,
     model: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A Python file (see above).")],
     data: Annotated[
         Path | None, typer.Option(exists=True, help=".npy, .npz, .csv, .tsv, .parquet, or a folder of .npy files.")
@@ -117,6 +119,7 @@ def sample_command(
     ] = False,
     gradients: Annotated[bool, typer.Option("--gradients", help="Store gradients, for the Stein discrepancy.")] = False,
     x64: Annotated[bool, typer.Option("--x64", help="Compute in double precision.")] = False,
+    processes: Processes = 1,
     checkpoint_seconds: CheckpointSeconds = 30.0,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
@@ -138,14 +141,17 @@ def sample_command(
     """
     import jax
 
+    from hamcmc import _processes
     from hamcmc.cli import model_file
     from hamcmc.inference.plan import DRAWS
+    from hamcmc.inference.running import require_free
     from hamcmc.inference.sample import sample
-    from hamcmc.store.directory import check_free
 
     with reporting():
         form = chosen(as_json, as_csv)
         quiet = quiet or form is not None
+        if (code := _launched(ctx, out, processes, overwrite)) is not None:
+            raise typer.Exit(code)
         jax.config.update("jax_enable_x64", x64)
         given_start, start = start, start or ("mode" if control_variate else "init")
         if start not in ("init", "mode"):
@@ -179,7 +185,7 @@ def sample_command(
             "progress": not quiet and None,
         } | {name: number for name, number in several.items() if number is not None}
         by_hand = epsilon is not None or control_variate or given_start is not None or cycles or chains
-        check_free(out, overwrite=overwrite)  # before a search that may take a while
+        require_free(out, overwrite)  # before a search that may take a while
         with model_file.blamed(model):
             if sampler == "auto" and not by_hand:
                 loaded = _load(model, data, notes["columns"], False)
@@ -191,7 +197,8 @@ def sample_command(
                 warmup = WARMUP if warmup is None else warmup
                 loaded = _load(model, data, notes["columns"], control_variate)
                 begin, iterations = _start(loaded, start), warmup + (num_samples or DRAWS) * (thin or 1)
-                if epsilon is None:
+                made = loaded.sampler(notes["sampler"], notes["options"])
+                if epsilon is None and not (made.adapts_step or _processes.several()):
                     work = iterations * (chains or ensembles or 1)
                     epsilon, found = _tune(loaded, notes, begin, work, quiet, batch_size=batch_size, seed=seed)
                     notes |= found
@@ -199,7 +206,7 @@ def sample_command(
                     loaded.posterior,
                     loaded.sampler(notes["sampler"], notes["options"]),
                     begin,
-                    step_size=_schedule(epsilon, decay, cycles, iterations),
+                    step_size="auto" if epsilon is None else _schedule(epsilon, decay, cycles, iterations),
                     warmup=warmup,
                     notes=notes,
                     **how,
@@ -211,11 +218,12 @@ def sample_command(
 
 
 def resume_command(
+    ctx: typer.Context,
     run: Run,
     data: Annotated[Path | None, typer.Option(exists=True, help="The data, if they have moved.")] = None,
     model: Annotated[Path | None, typer.Option(exists=True, help="The model file, if it has moved.")] = None,
     checkpoint_seconds: CheckpointSeconds = 30.0,
-    processes: Annotated[int, typer.Option(help="For a factorization: the number of processes, which may change.")] = 1,
+    processes: Annotated[int, typer.Option(help="The number of processes, which may be another than before.")] = 1,
     quiet: Quiet = False,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
@@ -236,6 +244,8 @@ def resume_command(
         if settings.get("kind") == "factorization":
             ratings.proceed(run, processes, quiet, checkpoint_seconds, form)
             return
+        if (code := _launched(ctx, run, processes)) is not None:
+            raise typer.Exit(code)
         notes = settings["notes"]
         if "model" not in notes:
             raise RunError(f"{run} was not made by 'hamcmc sample': continue it with hamcmc.resume in Python")
@@ -254,6 +264,22 @@ def resume_command(
             )
         code = print_end(result, run, form)
     raise typer.Exit(code)
+
+
+def _launched(ctx: typer.Context, run: Path, processes: int, overwrite: bool | None = None) -> int | None:
+    """Let several processes run the command, and return the exit code; None in a process that runs it itself."""
+    from hamcmc import _check
+    from hamcmc.diagnostics.result import Result
+    from hamcmc.inference import launch
+    from hamcmc.store.directory import check_free
+
+    launch.join()
+    if launch.started_by() is not None or _check.at_least("processes", processes, 1) == 1:
+        return None
+    if overwrite is not None:
+        check_free(run, overwrite=overwrite)
+    launch.launch(run, processes, "hamcmc.cli.worker", ctx.meta["hamcmc.arguments"])
+    return print_summary(Result.open(run))
 
 
 # --- from options to arguments ---
@@ -296,8 +322,10 @@ def _tune(loaded: "Model", notes: Facts, init: Any, work: int, quiet: bool, **ho
 def _load(model: Path, data: Path | None, columns: Mapping[str, list[str]], control_variate: bool) -> "Model":
     from hamcmc.cli import model_file
     from hamcmc.target.estimators import control_variate as around
+    from hamcmc.target.sharded import spread
 
     loaded = model_file.load(model, data, columns)
+    loaded = loaded._replace(posterior=spread(loaded.posterior))  # each of several processes keeps its own rows
     return loaded._replace(posterior=around(loaded.posterior, _start(loaded, "mode"))) if control_variate else loaded
 
 

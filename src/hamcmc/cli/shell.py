@@ -8,6 +8,7 @@ import contextlib
 import csv
 import json
 import math
+import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,6 +39,10 @@ CheckpointSeconds = Annotated[float, typer.Option(help="Time between checkpoints
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for another program, and nothing else.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print the table as CSV, and nothing else.")]
+Processes = Annotated[
+    int,
+    typer.Option(help="Processes on this machine, which share the rows. Under mpirun or Slurm, their number counts."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")]
 
 RENAMED = {"--samples": "--num-samples", "--burn-in": "--warmup"}  # options of 0.1.0 that still work
@@ -48,13 +53,17 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Replace old names, as in ``--samples 100`` and ``--samples=100``, then parse."""
+        ctx.meta["hamcmc.arguments"] = (ctx.info_name, *args)  # for processes that do the same
         words = (word.partition("=") for word in args)
         return super().parse_args(ctx, [RENAMED.get(name, name) + equals + value for name, equals, value in words])
 
 
 @contextlib.contextmanager
 def reporting() -> Iterator[None]:
-    """Turn expected failures into a line on stderr and an exit code."""
+    """Turn expected failures into a line on stderr and an exit code. A worker leaves that to who started it."""
+    if "HAMCMC_PROCESSES" in os.environ:
+        yield
+        return
     try:
         yield
     except Interrupted as stop:

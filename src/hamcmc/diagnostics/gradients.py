@@ -15,6 +15,7 @@ from hamcmc.target.estimators import control_variate
 from hamcmc.target.frozen import is_function
 from hamcmc.target.landscape import in_memory
 from hamcmc.target.posterior import Posterior
+from hamcmc.target.sharded import shards_of
 
 AFFORDABLE = 2**31  # data values that may be looked at, over all draws; beyond it random rows stand for all
 SUBSAMPLED = 2**29  # data values that are looked at then
@@ -81,6 +82,8 @@ def at(posterior: Posterior, positions: PyTree, seed: int = 0) -> PyTree:
     """
     if posterior.size == 0:
         return _mapped(posterior.grad)(positions)
+    if shards_of(posterior) is not None:
+        return _mapped(posterior.grad)(positions, posterior.data)
     count = len(jax.tree.leaves(positions)[0])
     per_row = max(1, sum(int(np.prod(x.shape[1:])) for x in jax.tree.leaves(posterior.data)))
     if posterior.streamed or posterior.size * per_row * count > AFFORDABLE:
@@ -134,6 +137,8 @@ def log_densities(posterior: Posterior, positions: PyTree) -> np.ndarray:
     """The log-density at each position, on the first rows and scaled to all data."""
     if posterior.size == 0:
         return np.asarray(jit(jax.vmap(posterior.log_density))(positions), np.float64)
+    if shards_of(posterior) is not None:
+        return np.asarray(_mapped(posterior.log_density)(positions, posterior.data), np.float64)
     rows = jax.tree.map(lambda x: put(x[:SOME]), posterior.data) if posterior.streamed else posterior.data
     found = jit(partial(_densities, posterior))(positions, rows)
     return np.asarray(found, np.float64)

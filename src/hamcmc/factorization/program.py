@@ -9,6 +9,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec
 
+from hamcmc._processes import agreed
 from hamcmc._types import Facts, PyTree, Record
 from hamcmc.factorization import model as gaussian_mf
 from hamcmc.factorization import recorded, sharded
@@ -260,10 +261,3 @@ def scales(columns: Layout, variance: float) -> np.ndarray:
 def learns(sweep: int, warmup: int) -> bool:
     """Whether the base metric is learned before a sweep: at powers of 2, and last at the end of the warm-up."""
     return 0 < sweep <= warmup and (sweep & (sweep - 1) == 0 or sweep == warmup)
-
-
-def agreed(mine: bool) -> bool:
-    """Whether any process says so: all must leave a loop together."""
-    if jax.process_count() == 1:
-        return mine
-    return bool(np.any(multihost_utils.process_allgather(np.asarray(mine))))

@@ -13,15 +13,17 @@ from typing import Any
 import jax
 
 from hamcmc import _check
+from hamcmc._processes import agreed
 from hamcmc._renamed import renamed
 from hamcmc._types import Facts, Record
-from hamcmc.factorization import launch, partition
+from hamcmc.factorization import partition
 from hamcmc.factorization import ratings as files
 from hamcmc.factorization.exchange import Devices
 from hamcmc.factorization.predict import Factorization, load
 from hamcmc.factorization.problem import NOTHING, Problem, Request, blocks_for, pose
-from hamcmc.factorization.program import FactorizationProgram, agreed
+from hamcmc.factorization.program import FactorizationProgram
 from hamcmc.factorization.ratings import Ratings
+from hamcmc.inference import launch
 from hamcmc.inference.driver import drive
 from hamcmc.inference.progress import Progress
 from hamcmc.store.checkpoint import read_checkpoint
@@ -31,6 +33,8 @@ from hamcmc.store.errors import Interrupted, NonFinite, RunError
 from hamcmc.store.files import reading
 from hamcmc.store.recorder import Recorder
 from hamcmc.store.settings import read_settings
+
+WORKER = "hamcmc.factorization.worker"  # the module that processes run
 
 
 @renamed(samples="num_samples", burn_in="warmup")
@@ -171,8 +175,8 @@ def proceed(
         raise ValueError("progress must be True, False or None: several processes cannot call a function of this one")
     _check_divides(processes, read_settings(path).get("blocks", 1))
     quiet = ("--quiet",) if progress is False else ()
-    arguments = (f"--checkpoint-seconds={checkpoint_seconds}", *quiet)
-    launch.launch(path, processes, arguments=arguments, restarts=restarts)
+    arguments = (str(path), f"--checkpoint-seconds={checkpoint_seconds}", *quiet)
+    launch.launch(path, processes, WORKER, arguments, restarts=restarts)
     return load(path)
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from hamcmc import samplers
+from hamcmc import _processes, samplers
 from hamcmc._compile import jit
 from hamcmc._types import Facts, PyTree, Record
 from hamcmc.inference import network
@@ -30,6 +30,7 @@ from hamcmc.target.estimators import SecondOrder, control_variate
 from hamcmc.target.mode import Laplace, approximated, prepared
 from hamcmc.target.noise import gradient_noise
 from hamcmc.target.posterior import Posterior
+from hamcmc.target.sharded import shards_of
 from hamcmc.target.whitened import WhiteAtAnchor, Whitened
 
 QUICK = 2e7  # operations of one gradient of all replicas, below which all data are affordable without a measurement
@@ -90,6 +91,7 @@ def prepare(
     begin = parameters(given, jax.random.key(seed))
     like = posterior.unconstrain(begin)
     check_shapes(posterior, like, None)
+    shards = shards_of(posterior)
     usual = {} if counted else {"adapt": FIRST_ADAPT}
     usual |= {k: v for k, v in options.items() if takes("ensemble_hmc", k)}
     trial = samplers.build("ensemble_hmc", posterior, **usual)
@@ -103,6 +105,7 @@ def prepare(
         quick=operations(posterior, like) * trial.replicas * (ensembles or 2) < QUICK,
         batch_size=batch_size_of(batch_size, posterior) if batch_size is not None else None,
         matrices=network.weight_matrices(like),
+        devices=1 if shards is None else shards.mesh.size,
     )
     found: Laplace | None = None
     estimated: Posterior | None = None
@@ -244,6 +247,8 @@ def operations(posterior: Posterior, like: PyTree) -> float:
     """A rough count of the operations of one gradient on all data."""
     if posterior.streamed:
         return np.inf
+    if (shards := shards_of(posterior)) is not None:  # each device works on its own rows
+        return _processes.told(operations(shards.share.held, like)) / max(1, jax.local_device_count())
     shape = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), like)
     lowered = jax.jit(jax.grad(posterior.log_density)).lower(shape, posterior.data)
     return float((lowered.cost_analysis() or {}).get("flops", 0.0))
@@ -253,7 +258,7 @@ def gradient_seconds(posterior: Posterior, like: PyTree, replicas: int) -> float
     """The time of one gradient on all data for so many replicas; the better of two measurements, on a part of many."""
     evaluate = jit(jax.vmap(jax.value_and_grad(posterior.log_density), (0, None)))
     positions = jax.tree.map(lambda x: jnp.repeat(x[None], replicas, 0), like)
-    rows = min(posterior.size, TIMED)
+    rows = posterior.size if shards_of(posterior) else min(posterior.size, TIMED)
     part = posterior.data if rows == posterior.size else posterior.part(0, rows)
     jax.block_until_ready(evaluate(positions, part))
     taken = []
@@ -261,7 +266,7 @@ def gradient_seconds(posterior: Posterior, like: PyTree, replicas: int) -> float
         began = time.perf_counter()
         jax.block_until_ready(evaluate(positions, part))
         taken.append(time.perf_counter() - began)
-    return min(taken) * posterior.size / rows
+    return _processes.told(min(taken)) * posterior.size / rows
 
 
 def planned_before(

@@ -23,6 +23,7 @@ from hamcmc.samplers.base import Sampler
 from hamcmc.store.moments import Moments
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
+from hamcmc.target.sharded import shards_of
 
 MANY = 30_000  # iterations, from which on XLA may take its time
 READY = {"xla_backend_optimization_level": 2}  # compiler options of shorter runs
@@ -184,6 +185,8 @@ class _Loop:
         # Iterations whose keys and indices are drawn at once: at most 4 MiB of indices.
         self.block = 128 if batch_size is None else max(1, min(256, 2**20 // (chains * batch_size)))
         self.ensemble = sampler.replicas > 1
+        shards = shards_of(posterior)
+        self.gather = minibatch.gather if shards is None else shards.gathered
         sharing = None if batch_size is None else 0  # whether chains share the minibatch: all of the data
         self.each = over_chains(self.one, (0, 0, sharing, None), chains)
         self.at = over_chains(self.parameters, (0,), chains)
@@ -221,7 +224,7 @@ class _Loop:
             return data
         if self.posterior.streamed:
             return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, t - begin, 0, keepdims=False), data)
-        return minibatch.gather(data, indices[i])
+        return self.gather(data, indices[i])
 
     def empty(self, data, state, keys: Keys, weight) -> Segment:
         """A segment before its first iteration. The shapes are those of the loop, so that one trace serves both."""
@@ -305,13 +308,16 @@ def build_gradients(posterior: Posterior, *, batch_size: int | None) -> Callable
     Each takes a fresh minibatch, so its noise is independent of the draw, as the kernel Stein discrepancy needs it.
     """
 
+    shards = shards_of(posterior)
+    gather = minibatch.gather if shards is None else shards.gathered
+
     def at(data, theta, key, number):
         """The gradient at one draw of one chain."""
         position = posterior.unconstrain_unchecked(theta)
         if batch_size is None:
             return posterior.grad(position, data)
         rows = posterior.minibatch_indices(key, number, batch_size, True)
-        return posterior.grad(position, minibatch.gather(data, rows))
+        return posterior.grad(position, gather(data, rows))
 
     each = jax.vmap(at, (None, 0, 0, None))
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
+from hamcmc import _processes
 from hamcmc.inference.progress import Progress, Status, silent
 
 P = ParamSpec("P")
@@ -27,6 +28,8 @@ def shown(progress: bool | Progress | None, description: str, phase: str = "prep
         description: what the bar calls the work.
         phase: what the bar shows until the first status.
     """
+    if not _processes.writes():
+        progress = False
     if progress is None:
         progress = sys.stderr.isatty() or only_the_plan
     if progress is True:

@@ -29,6 +29,7 @@ from hamcmc._types import PyTree
 from hamcmc.inference.job import Job
 from hamcmc.target.minibatch import gather
 from hamcmc.target.passes import plain
+from hamcmc.target.sharded import shards_of
 
 WINDOWS, SHORTEST = 20, 100  # how many windows a run has, and the iterations of the shortest
 LOOKS = 5  # draws of each chain in a window, so that looking costs no more than a twentieth of sampling
@@ -118,7 +119,8 @@ def build(job: Job) -> Callable:
     """Build ``measure(draws) -> (g, left, energy)`` of a :class:`Window`, on a minibatch of its own."""
     posterior, rows, data = plain(job.posterior), job.settings["batch_size"], None
     if rows is not None and (rows := max(rows, ROWS)) < posterior.size:
-        data = gather(posterior.data, posterior.some_rows(job.keys.gradient[0], rows))
+        some, shards = posterior.some_rows(job.keys.gradient[0], rows), shards_of(posterior)
+        data = gather(posterior.data, some) if shards is None else jit(shards.gathered)(posterior.data, some)
 
     def one(theta, data):
         """Position, gradient and log-density at some parameters."""
@@ -135,7 +137,7 @@ def build(job: Job) -> Callable:
         return lax.map(lambda row: jax.vmap(one, (0, None))(row, data), both)
 
     def measure(draws: PyTree) -> tuple[np.ndarray, ...]:
-        found = at(posterior.data if data is None else data, draws, job.state.position)
+        found = at(posterior.data if data is None else data, draws, jax.tree.map(np.asarray, job.state.position))
         x, g, value = (np.asarray(a, float) for a in found)
         best = int(np.argmax(np.nan_to_num(value[-1], nan=-np.inf)))
         energy = np.nan_to_num((value[-1, best] - value[:-1]) / x.shape[-1], nan=np.inf)

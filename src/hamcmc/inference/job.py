@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_leaves_with_path
 
-from hamcmc import _check
+from hamcmc import _check, _processes
 from hamcmc._compile import jit, put
 from hamcmc._types import PyTree, Record
 from hamcmc.inference import compiled as loop
@@ -24,9 +24,11 @@ from hamcmc.store.errors import RunError
 from hamcmc.target import narrow
 from hamcmc.target.frozen import is_function, name_of
 from hamcmc.target.posterior import Posterior
+from hamcmc.target.sharded import shards_of
 
 SEGMENT_FLOPS = 5e8  # work of a segment: well under a second
 STEP_FLOPS = 5e3  # what the smallest step costs, in time
+MESSAGE_FLOPS = 5e5  # what a message between processes costs, in time: some tenths of a millisecond
 MOST_IN_SEGMENT = 10**5  # iterations
 RESERVED = ("", ".", "..", "zarr.json", "chain", "draw")
 
@@ -173,7 +175,7 @@ def densities(posterior: Posterior, position: PyTree, batch: PyTree) -> dict[str
 
 def check_shapes(posterior: Posterior, position: PyTree, batch_size: int | None) -> None:
     """Raise unless both parts of the log-density are scalars."""
-    rows = batch_size or posterior.size
+    rows = rows_seen(posterior, batch_size)
     batch = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), jax.dtypes.canonicalize_dtype(x.dtype)), posterior.data
     )
@@ -194,11 +196,23 @@ def check_shapes(posterior: Posterior, position: PyTree, batch_size: int | None)
             raise ValueError(f"{name} must return a scalar{of}, got shape {value.shape[len(leading) :]}")
 
 
+def rows_seen(posterior: Posterior, batch_size: int | None) -> int:
+    """Rows of what a step gets: those of a minibatch or of all data, and where devices share them some to fill up."""
+    shards = shards_of(posterior)
+    return batch_size or posterior.size if shards is None else shards.rows_seen(batch_size)
+
+
 def check_start(posterior: Posterior, positions: list[PyTree], batch_size: int | None) -> None:
     """Raise unless the log-density and its gradient are finite where each chain starts.
 
-    It is evaluated on the first rows of the data, as many as a minibatch has.
+    It is evaluated on the first rows of the data, as many as a minibatch has, or on the first of each process.
     """
+    if (shards := shards_of(posterior)) is not None:
+        held = shards.share.held
+        positions = [held.unconstrain_unchecked(posterior.constrain(p)) for p in positions]
+        few = None if batch_size is None else min(batch_size, held.size)
+        _processes.all_or_none(partial(check_start, held, positions, few), ValueError)
+        return
     narrow.require_harmless(posterior, positions[0], batch_size)
     batch = jax.tree.map(lambda x: put(x[:batch_size] if batch_size else x), posterior.data)
 
@@ -257,7 +271,7 @@ def recorded(posterior: Posterior, sampler: Sampler, position: PyTree, settings:
 
 def step_shapes(posterior: Posterior, sampler: Sampler, position: PyTree, settings: dict) -> tuple:
     """Shapes and types of what a step takes: key, state, minibatch and step size, as the compiled loop has them."""
-    rows = posterior.size if settings["batch_size"] is None else settings["batch_size"]
+    rows = rows_seen(posterior, settings["batch_size"])
     leading = (sampler.replicas,) if sampler.replicas > 1 else ()
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), position)
     batch = jax.tree.map(
@@ -278,6 +292,8 @@ def segment_length(posterior: Posterior, sampler: Sampler, position: PyTree, set
         lowered, times = jax.jit(sampler.step).lower(key, state, batch, step_size), 1
     once = float((lowered.cost_analysis() or {}).get("flops", 0.0)) * times
     work = settings["ensembles"] * once + STEP_FLOPS
+    if shards_of(posterior) is not None:
+        work += MESSAGE_FLOPS * sampler.gradients_per_step / sampler.replicas
     length = int(np.clip(SEGMENT_FLOPS / work, 1, MOST_IN_SEGMENT))
     if posterior.streamed:
         length = min(length, stream.iterations_held(posterior, settings["ensembles"], settings["batch_size"]))

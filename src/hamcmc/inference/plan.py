@@ -67,6 +67,7 @@ class Measured(NamedTuple):
         square: whether the Hessian is a matrix; otherwise only its diagonal is known.
         matrices: how many of the parameters are matrices.
         folded: whether units can be exchanged and the log-density bends upwards somewhere, as that of a network does.
+        devices: how many share the rows of the data; they take all data at every step.
     """
 
     rows: int
@@ -85,6 +86,7 @@ class Measured(NamedTuple):
     square: bool = True
     matrices: int = 0
     folded: bool | None = None
+    devices: int = 1
 
     @property
     def near(self) -> bool:
@@ -128,6 +130,8 @@ def decide(facts: Measured) -> Plan | Missing:
     """The plan, or the fact that is needed to make one."""
     what = f"{facts.rows:,} rows, {facts.dimension:,} parameters" if facts.rows else f"{facts.dimension:,} parameters"
     asked = facts.batch_size is not None
+    if facts.devices > 1:
+        return on_devices(facts, what)
     if facts.rows and facts.matrices >= MATRICES and facts.dimension > UNITS:
         if facts.folded is None:
             return "folded"
@@ -168,6 +172,21 @@ def decide(facts: Measured) -> Plan | Missing:
         noisy = f"minibatches of {plan.batch_size:,} rows, which their noise asks for, would take longer still"
         return on_all_data(f"{what}: all data at every step although {slow}, because {noisy}", facts, slow=True)
     return plan
+
+
+def on_devices(facts: Measured, what: str) -> Plan | Missing:
+    """The plan for rows that several devices share: they take all of them at every step."""
+    if facts.batch_size is not None or (facts.matrices >= MATRICES and facts.dimension > UNITS):
+        why = "automatic runs of several processes take all data at every step"
+        remedy = "leave batch_size out, or give" if facts.batch_size is not None else "for a network, give"
+        raise ValueError(f"{what}: {why}; {remedy} sampler=, step_size= and batch_size=")
+    shared = f"{what}: all data at every step, shared by {facts.devices} devices"
+    if facts.quick:
+        return on_all_data(shared, facts)
+    if facts.seconds is None:
+        return "seconds"
+    predicted = facts.seconds * leapfrogs(facts) * facts.iterations
+    return on_all_data(f"{shared}, in about {duration(predicted)}", facts, slow=predicted > PATIENCE)
 
 
 def leapfrogs(facts: Measured) -> float:

@@ -1,6 +1,7 @@
 """Sampling as a program that the driver runs: segments of the compiled loop, their draws and moments."""
 
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_leaves_with_path
 
+from hamcmc import _processes
 from hamcmc._compile import alone, put
 from hamcmc._types import Facts, PyTree, Record
 from hamcmc.diagnostics.result import Result
@@ -25,16 +27,21 @@ from hamcmc.inference.stream import Batches
 from hamcmc.samplers.base import Sampler
 from hamcmc.store import checkpoint, moments
 from hamcmc.store.draws import chunk_draws
-from hamcmc.store.errors import Diverged
+from hamcmc.store.errors import Diverged, RunError
 from hamcmc.store.moments import RunningMoments
 from hamcmc.store.recorder import Recorder
 from hamcmc.target.passes import plain
 from hamcmc.target.posterior import Posterior, name_of
+from hamcmc.target.sharded import shards_of
 
 
 def parts_of(job: Job) -> int:
-    """How many parts of the chains run side by side: independent ensembles do. Other chains are batched."""
-    return job.settings["ensembles"] if job.sampler.replicas > 1 and not job.posterior.streamed else 1
+    """How many parts of the chains run side by side: independent ensembles do. Other chains are batched.
+
+    Programs that send messages must not run side by side: messages of processes are matched by their order.
+    """
+    together = job.sampler.replicas == 1 or job.posterior.streamed or shards_of(job.posterior) is not None
+    return 1 if together else job.settings["ensembles"]
 
 
 def slots_of(job: Job) -> int:
@@ -96,7 +103,7 @@ class SamplingProgram:
         shorter = s.get("plan", {}).get("shorter", 0.0)  # a run that turned out to have too few effective draws
         self.costs = {"mode": planning, "trace": 0.0, "compile": 0.0, "adaptation": shorter, "sampling": 0.0}
         self.acceptance: float | None = None
-        self.parts = parts_of(job)
+        self.parts, self.shards = parts_of(job), shards_of(job.posterior)
         self.threads = ThreadPoolExecutor(self.parts)
         self.keys = loop.split_keys(job.keys, self.parts)
         self.states = self._split(job.state)
@@ -132,6 +139,8 @@ class SamplingProgram:
 
     def _split(self, state: Any) -> list[Any]:
         """The states of the parts that run side by side, in buffers that the compiled loop may take over."""
+        if self.shards is not None:
+            return [self.shards.place(state)]
         if self.parts == 1:
             return [jax.tree.map(jnp.array, state)]
         host = jax.tree.map(np.asarray, state)  # where nothing is compiled to cut it
@@ -176,7 +185,7 @@ class SamplingProgram:
                 return jax.block_until_ready(self.compiled(data, self.states[part], self.keys[part], *arguments))
 
         segments = list(self.threads.map(run, range(self.parts)))
-        lasted = time.perf_counter() - began
+        lasted = self._alike(segments, time.perf_counter() - began)
         self.seconds += lasted
         self.costs["sampling" if recording else "adaptation"] += lasted
         self.rate = (end - begin) / lasted
@@ -198,6 +207,20 @@ class SamplingProgram:
             if alarm is not None:
                 raise self._diverged(alarm, draws)
         return draws
+
+    def _alike(self, segments: list[loop.Segment], lasted: float) -> float:
+        """The seconds that a segment took, as the first process measured them, where all processes made the same."""
+        if not _processes.several():
+            return lasted
+        digest = zlib.crc32(b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(segments[0].state.position)))
+        found = _processes.gathered(np.array([lasted, digest], np.float64))
+        if (found[:, 1] != found[0, 1]).any():
+            who = int(np.argmax(found[:, 1] != found[0, 1]))
+            raise RunError(
+                f"process {who} and process 0 came to different numbers: use machines of one kind, with the same "
+                "versions. The run can be resumed there from its last checkpoint"
+            )
+        return float(found[0, 0])
 
     def _named(self, made: loop.Segment, origin: int, done: int) -> dict[str, np.ndarray]:
         """The first `done` draws of a segment with step sizes, infos and gradients, by ``group/name``."""
@@ -306,8 +329,8 @@ class SamplingProgram:
         return float(self.job.schedule(jnp.int32(iteration)))
 
     def agree(self, mine: bool) -> bool:
-        """A run in one process agrees with itself."""
-        return mine
+        """Whether any process says so."""
+        return _processes.agreed(mine)
 
     def result(self, recorder: Recorder, **more: Any) -> Result:
         """The draws so far, with the counters of the last checkpoint."""

@@ -1,16 +1,12 @@
 """Sampling in one call, and continuing a run from its directory."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from hamcmc import _check, _compile, samplers
+from hamcmc import _check, _compile, _processes, samplers
 from hamcmc._types import Facts
 from hamcmc.diagnostics.result import Result
-from hamcmc.diagnostics.verdict import Verdict
 from hamcmc.inference import schedules
 from hamcmc.inference.arguments import (
     Init,
@@ -27,9 +23,7 @@ from hamcmc.inference.arguments import (
 from hamcmc.inference.auto import Prepared, planned, planned_before, say_plan
 from hamcmc.inference.auto import prepare as automatic
 from hamcmc.inference.display import displayed
-from hamcmc.inference.driver import drive
 from hamcmc.inference.job import (
-    Job,
     Positions,
     batch_size_of,
     checksum,
@@ -39,19 +33,19 @@ from hamcmc.inference.job import (
     x64,
 )
 from hamcmc.inference.plan import DRAWS, FIRST_DRAWS, KEPT, Plan, longer
-from hamcmc.inference.program import SamplingProgram, compiled_ahead, continued
-from hamcmc.inference.progress import Progress, silent
+from hamcmc.inference.program import compiled_ahead, continued
+from hamcmc.inference.progress import Progress
+from hamcmc.inference.running import begin, opened, require_free, run
 from hamcmc.inference.tune import tuned
 from hamcmc.samplers.registry import name_of
 from hamcmc.store import result
-from hamcmc.store.checkpoint import Checkpoint, read_checkpoint
-from hamcmc.store.directory import Directory, check_free
-from hamcmc.store.draws import Draws
-from hamcmc.store.errors import Diverged, Interrupted, NonFinite, RunError, Unchecked
+from hamcmc.store.checkpoint import read_checkpoint
+from hamcmc.store.directory import Directory
+from hamcmc.store.errors import RunError
 from hamcmc.store.files import guard_disk, reading, remove_partial_writes, require
-from hamcmc.store.recorder import Recorder
 from hamcmc.store.settings import read_settings
 from hamcmc.target.posterior import Posterior
+from hamcmc.target.sharded import shards_of, spread
 
 FIRST_STEP = 0.5  # ε where a sampler that adapts its step begins: a leapfrog step of 1 in its metric
 KINDS = result.KINDS | {  # what run.json must say for a run to continue
@@ -138,14 +132,13 @@ def sample(
         Unchecked: an automatic run is complete, but the check of its draws failed; `.result` has them.
     """
     _compile.keep()
-    posterior = starting_at(posterior, init)
+    posterior = spread(starting_at(posterior, init))
     prepared: Prepared | None = None
     given_thin, thin = thin, 1 if thin is None else thin
     count = DRAWS if num_samples is None else _check.at_least("num_samples", num_samples, 1)
     if isinstance(sampler, str) and sampler == "auto":
         asked = {"ensembles": ensembles, "batch_size": batch_size, "seed": seed_of(seed)}
-        if out is not None:
-            check_free(Path(out), overwrite=overwrite)
+        require_free(out, overwrite)
         counted = num_samples is not None or warmup is not None
         asked |= {"iterations": (count if counted else FIRST_DRAWS) * thin, "counted": counted, "progress": progress}
         prepared = automatic(posterior, init, options=options, **asked)
@@ -181,9 +174,12 @@ def sample(
     check_data(posterior, made, settings)
     if isinstance(step_size, str):
         _check.one_of("step_size", step_size, ("auto",))
-    if out is not None:
-        check_free(Path(out), overwrite=overwrite)  # before tuning, which may take a while
+    require_free(out, overwrite)  # before tuning, which may take a while
     if isinstance(step_size, str):
+        if shards_of(posterior) is not None:
+            raise ValueError(
+                "step_size must be given where several processes share the data: they cannot search for it"
+            )
         made, step_size, settings = tuned(posterior, made, name, init, settings, options, progress)
     schedule = schedules.as_schedule(step_size)
     if prepared is not None and prepared.search is not None:
@@ -218,40 +214,12 @@ def sample(
     return ended.result
 
 
-class Ended(NamedTuple):
-    """A run that came to its end, and all that is needed to make it longer."""
-
-    result: Result
-    checkpoint: Checkpoint
-
-    def draws(self) -> dict[str, np.ndarray]:
-        """All that it recorded, (draw, chain, …) by ``group/name``."""
-        s = self.result.settings
-        names = [f"{a['group']}/{a['name']}" for a in s["arrays"]]
-        return {n: np.moveaxis(self.result.read_at(n, np.arange(self.result.draws)), 1, 0) for n in names}
-
-
-def begin(
-    job: Job,
-    out: str | Path | None,
-    overwrite: bool,
-    checkpoint_seconds: float,
-    progress: bool | Progress | None,
-    earlier: Ended | None = None,
-) -> Ended:
-    """Run a job from its start, or from the end of a shorter one, in a directory or in memory."""
-    before = None if earlier is None else (earlier.draws(), earlier.checkpoint)  # read before its directory is replaced
-    if out is None:
-        return run(job, None, None, checkpoint_seconds, progress, before)
-    with Directory.create(out, job.settings, overwrite=overwrite) as directory:
-        return run(job, directory, None, checkpoint_seconds, progress, before)
-
-
 def longer_after(found: Result, plan: Plan, num_samples: int | None) -> Plan | None:
     """The plan of a longer run, if a finished one asks for it. It stores no more draws than somebody asked for."""
     verdict, seconds = found.check(), found.meta["seconds"]
+    word, short = _processes.texts(verdict.word)[0], _processes.told(verdict.short)
     numbers = verdict.parameters * found.settings["chains"] * found.draws if num_samples is None else KEPT
-    return longer(plan, verdict.word, verdict.short, seconds, numbers)
+    return longer(plan, word, short, seconds, numbers)
 
 
 @displayed("sampling")
@@ -280,8 +248,8 @@ def resume(
     """
     _compile.keep()
     _check.non_negative("checkpoint_seconds", checkpoint_seconds)
-    path = Path(out)
-    with Directory.open(path) as directory:
+    path, posterior = Path(out), spread(posterior)
+    with opened(lambda: Directory.open(path)) as directory:
         asked, checkpoint = read_settings(path), read_checkpoint(path)
         require(asked, path / "run.json", KINDS)
         if checkpoint is not None:
@@ -306,63 +274,8 @@ def resume(
         for key, what in (("sampler", "sampler"), ("step_sizes", "step_size"), ("arrays", "model")):
             if job.settings[key] != asked[key]:
                 raise RunError(f"{path} was run with another {what}: {asked[key]} then, {job.settings[key]} now")
-        with guard_disk(path):
-            remove_partial_writes(path)
-        return run(job._replace(settings=asked, kept=kept), directory, checkpoint, checkpoint_seconds, progress).result
-
-
-def run(
-    job: Job,
-    directory: Directory | None,
-    checkpoint: Checkpoint | None,
-    checkpoint_seconds: float,
-    progress: bool | Progress | None,
-    before: tuple[dict[str, np.ndarray], Checkpoint] | None = None,
-) -> Ended:
-    """Drive a job to its end, from its start, from a checkpoint, or from the draws and the end of a shorter run."""
-    store = None if directory is None else directory.path / "draws.zarr"
-    written = None if checkpoint is None else checkpoint.meta["draws"]
-    draws = Draws.open(store, job.arrays, job.settings["chains"], job.settings["num_samples"], written=written)
-    recorder = Recorder(draws, directory)
-    with SamplingProgram(job) as program:
-        program.show = progress if callable(progress) else silent
-        if checkpoint is not None:
-            program.unpack(checkpoint.arrays, checkpoint.meta)
-        elif before is not None:
-            recorder.append(before[0])
-            program.unpack(before[1].arrays, before[1].meta)
-        try:
-            drive(
-                program,
-                recorder,
-                resumed=checkpoint is not None,
-                progress=progress,
-                checkpoint_seconds=checkpoint_seconds,
-                resume_with="" if directory is None else f"hamcmc resume {directory.path}",
-            )
-        except (NonFinite, Diverged) as failure:
-            failure.result = program.result(recorder)
-            raise
-        except Interrupted as stop:
-            stop.result = program.result(recorder, status="interrupted")
-            raise
-        if "plan" in job.settings:
-            began = time.perf_counter()
-            program.show(program.status()._replace(phase="checking the draws"))
-            verdict = checked(program.result(recorder))
-            program.show(program.status())
-            program.costs["verdict"] = program.costs.get("verdict", 0.0) + time.perf_counter() - began
-            meta = recorder.meta | {"verdict": verdict.to_json(), "costs": program.costs}
-            recorder.save(meta, program.pack(False))
-            recorder.log("verdict", word=verdict.word, reason=verdict.reason)
-        end = Checkpoint(dict(recorder.meta), program.pack("plan" in job.settings))
-    return Ended(program.result(recorder), end)
-
-
-def checked(result: Result) -> Verdict:
-    """The verdict on a complete run. If it fails, the draws are not lost, and nobody takes them for checked."""
-    try:
-        return result.check()
-    except Exception as error:
-        why = f"the draws are complete, but could not be checked ({type(error).__name__}: {error}); .result has them"
-        raise Unchecked(why, result) from error
+        if directory is not None:
+            with guard_disk(path):
+                remove_partial_writes(path)
+        job = job._replace(settings=asked, kept=kept)
+        return run(job, path, directory, checkpoint, checkpoint_seconds, progress).result

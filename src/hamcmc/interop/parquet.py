@@ -103,6 +103,11 @@ def _on_disk(group: Any, arrays: Mapping[str, str | Sequence[str]], folder: Path
     return found
 
 
+def all_columns(path: Path) -> dict[str, np.ndarray]:
+    """All columns of a Parquet file as memory-mapped arrays, each (N,); see :func:`columns`."""
+    return columns(path, {name: name for name in _File(path).types})
+
+
 def read(path: Path) -> tables.Columns:
     """All columns of a Parquet file in memory, each as an array (N,); those without numbers are faults."""
     file = _File(path)

@@ -19,10 +19,11 @@ import jax
 import numpy as np
 
 from hamcmc._types import Record
-from hamcmc.factorization import launch, partition, worker
+from hamcmc.factorization import partition
 from hamcmc.factorization.problem import Problem, Request, pose
 from hamcmc.factorization.program import FactorizationProgram
 from hamcmc.factorization.ratings import Ratings
+from hamcmc.inference import launch
 from hamcmc.paper.factorizing import Method, sampler_options
 from hamcmc.store.errors import Interrupted, RunError
 from hamcmc.store.files import write_atomically
@@ -89,7 +90,7 @@ def perform(folder: Path, processes: int, tasks: list[Record], keep: Callable[[s
     """
     (folder / "tasks.json").write_text(json.dumps(tasks))
     try:
-        launch.launch(folder, processes, module="hamcmc.paper.processes", restarts=1)
+        launch.launch(folder, processes, "hamcmc.paper.processes", (str(folder),), restarts=1)
     except Interrupted as stop:
         raise Interrupted("stopped, finished runs are kept: the same command continues", stop.signal) from None
     except launch.Died as error:
@@ -191,4 +192,4 @@ if __name__ == "__main__":
     if hasattr(os, "sched_getaffinity"):
         numbers = int(os.environ["HAMCMC_PROCESS"]), int(os.environ["HAMCMC_PROCESSES"])
         take_one_core(*numbers, os.sched_getaffinity(0))
-    worker.leave(worker.together(partial(work, Path(sys.argv[1]))))
+    launch.leave(launch.together(partial(work, Path(sys.argv[1]))))

@@ -60,6 +60,8 @@ def svrg(
     make = maker_for("svrg", sampler, options)
     if posterior.streamed:
         raise ValueError("svrg needs all data in memory for its full passes; use control_variate for streamed data")
+    if "shards" in vars(posterior):
+        raise ValueError("svrg needs all data in one process; use control_variate where several processes share them")
     view = AnchoredPosterior(posterior)
     if sum(x.nbytes for x in jax.tree.leaves(posterior.data)) > LARGEST:
         raise ValueError("svrg compiles the data into the program, at most 1 GiB of them; use control_variate instead")

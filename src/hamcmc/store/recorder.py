@@ -1,6 +1,7 @@
 """Where a run goes while it is made: its draws, checkpoints and events."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,39 @@ from hamcmc._types import Facts, Record
 from hamcmc.store import moments
 from hamcmc.store.checkpoint import Checkpoint
 from hamcmc.store.directory import Directory
-from hamcmc.store.draws import Draws
+from hamcmc.store.draws import Array, Draws, open_store
+
+
+class Elsewhere:
+    """The draws of a run that another process writes: only their number is known here, until they are read.
+
+    Args:
+        path: the store of draws, in a directory that both processes see.
+        arrays: what is recorded at each draw.
+        written: draws per chain that it holds already.
+    """
+
+    def __init__(self, path: Path, arrays: list[Array], written: int = 0):
+        self.path, self.arrays, self.written, self.pending = path, arrays, written, 0
+
+    @property
+    def root(self) -> Any:
+        """The store, to read what has been written."""
+        return open_store(self.path, self.arrays, self.written, "r")
+
+    def append(self, draws: Mapping[str, np.ndarray]) -> None:
+        """Count draws."""
+        self.pending += len(next(iter(draws.values())))
+
+    def flush(self) -> None:
+        """Count what waits as written."""
+        self.written, self.pending = self.written + self.pending, 0
+
+    def cut(self) -> None:
+        """Nothing: the other process does it."""
+
+    def put_moments(self, summary: Mapping[str, np.ndarray]) -> None:
+        """Nothing: the other process does it."""
 
 
 class Recorder:
@@ -23,7 +56,7 @@ class Recorder:
         meta: the counters of the newest checkpoint, also where it was dropped.
     """
 
-    def __init__(self, draws: Draws | None, directory: Directory | None = None):
+    def __init__(self, draws: Draws | Elsewhere | None, directory: Directory | None = None):
         self.draws, self.directory = draws, directory
         self.meta: Record = {}
 

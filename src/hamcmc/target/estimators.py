@@ -242,7 +242,9 @@ def _reduced(grads: Callable[[PyTree, PyTree], PyTree], position: PyTree, miniba
 
 
 def _full_mean_grad(posterior: Posterior, position: PyTree, batch_size: int) -> PyTree:
-    """ḡ(θ) over all data in passes of `batch_size`, summed in double precision."""
+    """ḡ(θ) over all data in passes of `batch_size`, summed in double precision; in one where devices share rows."""
+    if "shards" in vars(posterior):
+        return jit(posterior.mean_likelihood_grad)(position, posterior.data)
     grad = jit(posterior.mean_likelihood_grad)
     total = jax.tree.map(lambda x: np.zeros(x.shape), position)
 

@@ -76,14 +76,16 @@ class Passes:
 
     def __init__(self, posterior: Posterior, position: PyTree):
         self.posterior = posterior = plain(posterior)
+        self._own = vars(posterior).get("share")  # of several processes, each adds up its own rows
+        self._held = held = posterior if self._own is None else self._own.held
         flat, self._to_session = ravel_pytree(position)
         self.dimension, self.kind, self.spent = flat.size, np.dtype(flat.dtype), 0.0
-        leaves = jax.tree.leaves(posterior.data)
+        leaves = jax.tree.leaves(held.data)
         widest = max([self.dimension, *(int(np.prod(x.shape[1:])) for x in leaves)])
-        chunk = min(posterior.size, max(1, min(MOST_ROWS, CHUNK // widest)))
+        chunk = min(held.size, max(1, min(MOST_ROWS, CHUNK // widest)))
         self._tiles = max(1, -(-chunk * widest // TILE))  # of a chunk, for gradients
         tile = -(-chunk // self._tiles)
-        self.chunk = self._tiles * (tile if chunk == posterior.size else disk.whole(tile))
+        self.chunk = self._tiles * (tile if chunk == held.size else disk.whole(tile))
         most = max(1, BLOCK // (max(1, self.chunk) * self.dimension))  # basis vectors at once
         self._block = -(-self.dimension // -(-self.dimension // most))  # blocks of about equal size waste no work
         self._sums, self._second, self._products = map(jit, (self._first, self._hessian, self._along))
@@ -204,6 +206,11 @@ class Passes:
         for new in disk.ahead(work, self._chunks(rows), alone=self._alone):
             with quiet():
                 found = tuple(Parts(a.prior, a.likelihood + b.likelihood) for a, b in zip(found, new)) or new
+        if self._own is not None:
+            if not found:  # none of the rows is here
+                found = tuple(p._replace(likelihood=0 * p.prior) for p in work(Places(0, 1, None)))
+            sums = self._own.total([p.likelihood for p in found])
+            found = tuple(p._replace(likelihood=s) for p, s in zip(found, sums))
         scale = 1.0 if rows is None else self.posterior.size / len(rows)
         with quiet():
             return tuple(Parts(a.prior, scale * a.likelihood) for a in found)
@@ -224,7 +231,8 @@ class Passes:
         if self.posterior.size == 0:
             yield None
             return
-        count = self.posterior.size if rows is None else len(rows)
+        rows = rows if self._own is None else self._own.own(rows)
+        count = self._held.size if rows is None else len(rows)
         for start in range(0, count, self.chunk):
             yield Places(start, min(start + self.chunk, count), rows)
 
@@ -233,18 +241,18 @@ class Passes:
         if at is None:
             return None, None, None
         weights = self._weights(at.stop - at.start)
-        if not self.posterior.streamed and at.rows is None and self.chunk == self.posterior.size:
-            return self.posterior.data, None, weights
-        if not self.posterior.streamed:
+        if not self._held.streamed and at.rows is None and self.chunk == self._held.size:
+            return self._held.data, None, weights
+        if not self._held.streamed:
             place = np.minimum(np.arange(at.start, at.start + self.chunk), at.stop - 1)
-            return self.posterior.data, put(place if at.rows is None else at.rows[place], np.int32), weights
+            return self._held.data, put(place if at.rows is None else at.rows[place], np.int32), weights
         taken = slice(at.start, at.stop)  # chosen rows are read in the order in which they are on disk
         taken = taken if at.rows is None else np.sort(at.rows[taken])
 
         def read(x: np.ndarray) -> Array:
             return disk.on_device(_padded(disk.rows(x, taken), self.chunk))
 
-        return jax.tree.map(read, self.posterior.data), None, weights
+        return jax.tree.map(read, self._held.data), None, weights
 
     def _weights(self, count: int) -> Array:
         """1 for each of so many rows of a chunk, 0 for those that only fill it up; made once for a full chunk."""
@@ -266,14 +274,14 @@ class Passes:
         """The log-prior and the weighted log-likelihood of a chunk, as functions of a flat position."""
 
         def prior(x: Array) -> Array:
-            return self.posterior._log_prior(self._unravel(x))
+            return self._held._log_prior(self._unravel(x))
 
         def likelihood(x: Array) -> Array:
             if weights is None:
                 return jnp.zeros((), x.dtype)
             rows = jax.tree.map(self._cast, data if indices is None else gather(data, indices))
-            parameters = self.posterior.constrain(self._unravel(x))
-            return jnp.sum(weights * self.posterior.log_likelihoods(parameters, rows))
+            parameters = self._held.constrain(self._unravel(x))
+            return jnp.sum(weights * self._held.log_likelihoods(parameters, rows))
 
         return prior, likelihood
 

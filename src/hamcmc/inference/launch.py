@@ -10,19 +10,21 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import jax
 
+from hamcmc import _compile
 from hamcmc.inference.driver import signals
 from hamcmc.store.checkpoint import read_checkpoint
-from hamcmc.store.errors import Interrupted, NonFinite, RunError
+from hamcmc.store.errors import Diverged, Interrupted, NonFinite, RunError
 
 HEARTBEAT = 20  # seconds after which a silent process counts as dead
 FAILED = 1  # exit code of a worker with an error that another start would meet again
+LOST = 3  # exit code of a worker that lost another one
 GRACE = 10  # seconds that processes get to save and leave
-WORKER = "hamcmc.factorization.worker"  # the module that processes run
 CLUSTERS = {"OMPI_COMM_WORLD_SIZE": "mpirun", "SLURM_STEP_NUM_TASKS": "Slurm"}
 
 
@@ -44,7 +46,10 @@ def rank(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def join() -> None:
-    """Join the other processes, if there are any. Call this before anything is computed."""
+    """Join the other processes of a run, if ``mpirun`` or Slurm started this one as one of many.
+
+    Call this before anything is computed. Processes that have joined share the rows of each posterior that they sample.
+    """
     who = None if jax.distributed.is_initialized() else started_by()
     if who == "hamcmc":
         jax.distributed.initialize(
@@ -58,26 +63,24 @@ def join() -> None:
         jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT)
 
 
-def launch(
-    run: Path, processes: int, *, arguments: tuple[str, ...] = (), restarts: int = 0, module: str = WORKER
-) -> None:
-    """Work on a prepared run with several processes on this machine, until it is complete.
+def launch(run: Path, processes: int, module: str, arguments: tuple[str, ...], *, restarts: int = 0) -> None:
+    """Work on a run with several processes on this machine, until it is complete.
 
     Args:
         run: the run's directory.
-        processes: how many; they divide the number of blocks.
-        arguments: arguments of the workers.
+        processes: how many.
+        module: what each process runs; it ends by :func:`leave`.
+        arguments: of the module.
         restarts: how many times to start again from the last checkpoint after a process died.
-        module: what each process runs, with the directory and the arguments.
 
     Raises:
         Died: a process died, and no restart is left.
         Interrupted: SIGINT or SIGTERM; the processes saved before they left.
-        NonFinite: the factors became non-finite.
+        NonFinite: the state of the run became non-finite.
     """
     for left in reversed(range(restarts + 1)):
         try:
-            return _once(run, processes, arguments, module)
+            return _once(run, processes, module, arguments)
         except Died as error:
             if not left:
                 raise
@@ -85,8 +88,8 @@ def launch(
     return None
 
 
-def _once(run: Path, processes: int, arguments: tuple[str, ...], module: str) -> None:
-    command = [sys.executable, "-m", module, str(run), *arguments]
+def _once(run: Path, processes: int, module: str, arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", module, *arguments]
     address = f"127.0.0.1:{_free_port()}"
     everyone = os.environ | {"HAMCMC_COORDINATOR": address, "HAMCMC_PROCESSES": str(processes)}
     with signals() as received:
@@ -138,7 +141,7 @@ def _failure(workers: list[subprocess.Popen], run: Path) -> RunError:
         checkpoint = read_checkpoint(run)
         if checkpoint is not None and checkpoint.meta["status"] == "failed":
             return NonFinite(checkpoint.meta["message"])
-        return RunError(f"{run} could not go on: the first process said why")
+        return RunError(f"{run} could not go on: a process said why")
     if killed:
         name = signal.Signals(-workers[killed[0]].returncode).name
         who = f"process {killed[0]} of {len(workers)} was killed by {name}"
@@ -152,3 +155,49 @@ def _free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+# --- in a process that was launched ---
+
+
+def together(work: Callable[[], int | None]) -> int:
+    """Join the other processes, do this one's share of the work, and return the exit code."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the collectives' library prints to stdout
+    _take_own_cores()
+    _compile.keep()
+    join()
+    try:
+        return work() or 0
+    except Interrupted as stop:
+        return 128 + stop.signal
+    except (NonFinite, Diverged):  # the checkpoint has the message
+        return FAILED
+    except (RunError, ValueError) as error:
+        if jax.process_index() == 0:
+            print(f"error: {error}", file=sys.stderr)
+        return FAILED
+    except jax.errors.JaxRuntimeError as error:
+        reason = str(error).splitlines()[0][:200]
+        print(f"process {jax.process_index()} lost the others: {reason}", file=sys.stderr)
+        return LOST
+    except Exception as error:
+        print(f"error in process {jax.process_index()}: {type(error).__name__}: {error}", file=sys.stderr)
+        return FAILED
+
+
+def leave(code: int) -> NoReturn:
+    """End this process. A regular exit would wait for processes that are gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code in (0, 130):
+        jax.distributed.shutdown()
+    os._exit(code)
+
+
+def _take_own_cores() -> None:
+    """Keep to cores of its own where there are enough for every process: threads of the others would disturb it."""
+    processes, mine = int(os.environ["HAMCMC_PROCESSES"]), int(os.environ["HAMCMC_PROCESS"])
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    each = len(cores) // processes
+    if each:
+        os.sched_setaffinity(0, cores[mine * each : (mine + 1) * each])

@@ -1,0 +1,103 @@
+"""Real processes that sample together: the same draws as one, the same errors in all, a kill, and another number."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from hamcmc.diagnostics.result import Result
+from hamcmc.inference.launch import launch
+from hamcmc.store.checkpoint import read_checkpoint
+from tests.inference import together
+
+MODEL = """
+import numpy as np
+from tests.inference.together import posterior
+
+init = np.zeros(2)
+"""
+
+
+@pytest.mark.parametrize("processes", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])
+def test_processes_together_make_the_draws_of_one(tmp_path, x64, processes):
+    automatic = ("automatic",) * (processes > 2)
+    launch(tmp_path, processes, "tests.inference.together", (str(tmp_path), *automatic))
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    expected = together.runs(alone, bool(automatic))
+    for number in range(processes):
+        with np.load(tmp_path / f"draws{number}.npz") as found:
+            assert set(found) == set(expected)
+            for name, x in expected.items():
+                np.testing.assert_allclose(found[name], x, rtol=1e-7, atol=1e-9 * np.abs(x).max(), err_msg=name)
+    if automatic:  # it is on disk, written by one process, with a verdict
+        result = Result.open(tmp_path / "run")
+        np.testing.assert_allclose(result.posterior["theta"], expected["automatic"], rtol=1e-7, atol=1e-9)
+        assert result.meta["verdict"]["word"] in ("good", "usable")
+        assert f"shared by {processes} devices; independent proposals" in result.settings["plan"]["reason"]
+    for number in range(processes):
+        rows, kinds, values = json.loads((tmp_path / f"refused{number}.json").read_text())
+        assert "the data of process 1 have other shapes or types than those of process 0: x float64[2000, 2]" in rows
+        assert "x float32[2001, 2], y" in kinds
+        assert "the data of process 1 have other values than those of process 0" in values
+
+
+def command(*words):
+    environment = os.environ | {"HAMCMC_TEST": str(os.getpid())}
+    words = [sys.executable, "-m", "hamcmc.cli", *map(str, words), "-q"]
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def workers():
+    """Pid of each worker of this test, by its number."""
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as f:
+                environment = dict(e.split(b"=", 1) for e in f.read().split(b"\0") if b"=" in e)
+        except OSError:
+            continue
+        if environment.get(b"HAMCMC_TEST") == str(os.getpid()).encode() and b"HAMCMC_PROCESS" in environment:
+            found[int(environment[b"HAMCMC_PROCESS"])] = int(pid)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after", "since"), [(2, 1, 0), (4, 2, 1000)])
+def test_a_killed_worker_ends_all_and_another_number_goes_on(tmp_path, before, after, since):
+    """It dies in the first segment, or later."""
+    (tmp_path / "model.py").write_text(MODEL)
+    np.savez(tmp_path / "data.npz", **together.arrays())
+    how = ["--sampler", "sgld", "--step-size", "1e-4", "--num-samples", 8000, "--warmup", 0, "--x64"]
+    run = ["sample", tmp_path / "model.py", "--data", tmp_path / "data.npz", *how]
+    alone = command(*run, "-o", tmp_path / "alone")
+    _, errors = alone.communicate(timeout=300)
+    assert alone.returncode in (0, 3, 4), errors
+
+    path = tmp_path / "run"
+    many = command(*run, "-o", path, "--processes", before, "--checkpoint-seconds", 0)
+    end = time.monotonic() + 300
+    while not (path / "checkpoint").exists() or read_checkpoint(path).meta["iteration"] < since:
+        assert many.poll() is None, many.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    os.kill(workers()[before // 2], signal.SIGKILL)
+    _, errors = many.communicate(timeout=60)
+    assert many.returncode == 1
+    told = f"process {before // 2} of {before} was killed by SIGKILL; all others were stopped"
+    assert told in re.sub(r"\s+", " ", errors)
+    assert not workers()
+    assert since <= read_checkpoint(path).meta["iteration"] < 8000
+
+    again = command("resume", path, "--processes", after)
+    out, errors = again.communicate(timeout=300)
+    assert again.returncode in (0, 3, 4), errors
+    assert "complete: 8,000 draws per chain with sgld" in out
+    found, expected = (Result.open(p).posterior["theta"] for p in (path, tmp_path / "alone"))
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)

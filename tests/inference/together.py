@@ -1,0 +1,84 @@
+"""A small logistic regression that several processes sample together: ``python -m tests.inference.together FOLDER``."""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import hamcmc
+from hamcmc.inference import launch
+
+ROWS = 2001  # enough for an automatic run to make independent proposals
+
+
+def arrays(rows: int = ROWS, kind: str = "float64") -> dict[str, np.ndarray]:
+    """Data with two covariates."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(ROWS, 2)).astype(kind)
+    y = (rng.random(ROWS) < 1 / (1 + np.exp(-x @ [1.0, -1.0]))).astype(int)
+    return {"x": x[:rows], "y": y[:rows]}
+
+
+def log_prior(theta):
+    return -0.5 * jnp.sum(theta**2)
+
+
+def log_likelihood(theta, datum):
+    return datum["y"] * (datum["x"] @ theta) - jnp.logaddexp(0, datum["x"] @ theta)
+
+
+def posterior(data) -> hamcmc.Posterior:
+    """Of some rows."""
+    return hamcmc.Posterior(log_prior, log_likelihood, data, init=np.zeros(2))
+
+
+def runs(folder: Path, automatic: bool) -> dict[str, np.ndarray]:
+    """The draws of runs on all data and on minibatches, and those of an automatic run, which takes a while."""
+    model = posterior(arrays())
+    how = {"step_size": 1e-4, "num_samples": 30, "warmup": 10, "progress": False}
+    reduced = hamcmc.control_variate(model, np.array([0.9, -0.9]))
+    made = {
+        "all data": hamcmc.sample(model, "sgld", chains=2, **how),
+        "minibatches": hamcmc.sample(reduced, "sgld", model.init, batch_size=50, store_gradients=True, **how),
+    }
+    if automatic:
+        made["automatic"] = hamcmc.sample(model, out=folder / "run", progress=False)
+    found = {name: result.posterior["theta"] for name, result in made.items()}
+    found["gradients"] = made["minibatches"].gradients["theta"]
+    return found
+
+
+def refused() -> list[str]:
+    """What is said when process 1 was given other data than process 0."""
+    first, said = jax.process_index() == 0, []
+    for data in (arrays(ROWS if first else ROWS - 1), arrays(kind="float64" if first else "float32")):
+        said.append(message(partial(hamcmc.sample, posterior(data), "sgld", step_size=1e-3, progress=False)))
+    other = arrays()
+    other["y"][3] = 1 - other["y"][3] if first else other["y"][3]
+    said.append(message(partial(hamcmc.sample, posterior(other), "sgld", step_size=1e-3, progress=False)))
+    return said
+
+
+def message(work) -> str:
+    """What the error says that it raises."""
+    try:
+        work()
+    except ValueError as error:
+        return str(error)
+    return "nothing"
+
+
+def main(folder: str, automatic: str = "") -> None:
+    """Write the draws, and what each process says about bad input."""
+    jax.config.update("jax_enable_x64", True)
+    path, number = Path(folder), jax.process_index()
+    (path / f"refused{number}.json").write_text(json.dumps(refused()))
+    np.savez(path / f"draws{number}.npz", **runs(path, bool(automatic)))
+
+
+if __name__ == "__main__":
+    launch.leave(launch.together(partial(main, *sys.argv[1:])))

@@ -1,0 +1,40 @@
+"""Rows that several devices share: the same sums as in one piece. In a process of its own, for its devices."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+REFUSED = (
+    "finite weights: False",
+    "data has 3 rows, fewer than the 4 devices that share them: use fewer processes",
+    "this posterior has no data that several processes could share",
+    "this sampler needs the gradient of each row",
+    "svrg needs all data in one process",
+    "step_size must be given where several processes share the data",
+    "automatic runs of several processes take all data at every step; leave batch_size out, or give sampler=",
+)
+
+
+@pytest.fixture(scope="module")
+def report():
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "tests.target.shards"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_sums_are_those_of_rows_in_one_piece(report):
+    assert len(report["differences"]) == 13
+    for what, difference in report["differences"].items():
+        assert difference < 1e-12, what
+
+
+def test_what_cannot_be_shared_is_refused(report):
+    assert len(report["refused"]) == len(REFUSED)
+    for said, expected in zip(report["refused"], REFUSED):
+        assert re.search(re.escape(expected), said), said
