@@ -32,7 +32,7 @@ def test_classes():
     diagonal, line = page.plots[0]["series"]
     assert_near = np.abs(unpacked(line["y"]) - np.array(line["x"]))
     bins = reliability(p, y)
-    rows = bins.count[bins.count > 0]
+    rows = bins.rows[bins.rows > 0]
     assert (assert_near < 4.5 * np.sqrt(0.25 / rows) + 1e-3).all(), "calibrated predictions lie on the diagonal"
     assert unpacked(diagonal["y"]).tolist() == [0, 1]
     assert not page.unlabelled
@@ -77,9 +77,9 @@ class TestScores:
     def test_reliability_is_what_the_calibration_error_adds_up(self):
         p, y = classes(500)
         bins = reliability(p, y, bins=15)
-        assert bins.count.sum() == 500
+        assert bins.rows.sum() == 500
         assert bins.error == classification(p, y).calibration_error
-        assert np.isnan(bins.accuracy[bins.count == 0]).all()
+        assert np.isnan(bins.accuracy[bins.rows == 0]).all()
         with pytest.raises(ValueError, match="bins must be"):
             reliability(p, y, bins=0)
 

@@ -149,8 +149,8 @@ def read_data(path: Path, columns: Mapping[str, list[str]] = NO_COLUMNS) -> Any:
     An ``.npy`` file gives an array; above 1 GiB, it stays on disk. An ``.npz`` file, a folder of ``.npy`` files, a
     ``.csv`` or ``.tsv`` file with a header, a Zarr group, a ``.parquet`` and an ``.arrow`` or ``.feather`` file give a
     dict of arrays by column name. For a table that is larger than memory, the model file calls :func:`hamcmc.columns`.
-    Where several processes share the rows, ``.npy``, ``.parquet`` and uncompressed ``.npz`` files stay on disk, and each
-    process reads its own part of them.
+    Where several processes share the rows, ``.npy``, ``.parquet`` and uncompressed ``.npz`` files stay on disk, and
+    each process reads its own part of them.
     """
     if columns:
         return _read_columns(path, columns)

@@ -150,7 +150,7 @@ def sample_command(
     with reporting():
         form = chosen(as_json, as_csv)
         quiet = quiet or form is not None
-        if (code := _launched(ctx, out, processes, overwrite)) is not None:
+        if (code := _launched(ctx, out, processes, form, overwrite)) is not None:
             raise typer.Exit(code)
         jax.config.update("jax_enable_x64", x64)
         given_start, start = start, start or ("mode" if control_variate else "init")
@@ -244,7 +244,7 @@ def resume_command(
         if settings.get("kind") == "factorization":
             ratings.proceed(run, processes, quiet, checkpoint_seconds, form)
             return
-        if (code := _launched(ctx, run, processes)) is not None:
+        if (code := _launched(ctx, run, processes, form)) is not None:
             raise typer.Exit(code)
         notes = settings["notes"]
         if "model" not in notes:
@@ -266,7 +266,9 @@ def resume_command(
     raise typer.Exit(code)
 
 
-def _launched(ctx: typer.Context, run: Path, processes: int, overwrite: bool | None = None) -> int | None:
+def _launched(
+    ctx: typer.Context, run: Path, processes: int, form: str | None, overwrite: bool | None = None
+) -> int | None:
     """Let several processes run the command, and return the exit code; None in a process that runs it itself."""
     from hamcmc import _check
     from hamcmc.diagnostics.result import Result
@@ -279,7 +281,7 @@ def _launched(ctx: typer.Context, run: Path, processes: int, overwrite: bool | N
     if overwrite is not None:
         check_free(run, overwrite=overwrite)
     launch.launch(run, processes, "hamcmc.cli.worker", ctx.meta["hamcmc.arguments"])
-    return print_summary(Result.open(run))
+    return print_end(Result.open(run), run, form)
 
 
 # --- from options to arguments ---

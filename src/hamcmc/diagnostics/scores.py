@@ -74,18 +74,18 @@ class Reliability(NamedTuple):
     Attributes:
         confidence: the mean probability of the predicted class, in each bin of confidence.
         accuracy: the share of rows in the bin whose predicted class is right; NaN if it is empty.
-        count: rows in the bin.
+        rows: how many the bin has.
     """
 
     confidence: np.ndarray
     accuracy: np.ndarray
-    count: np.ndarray
+    rows: np.ndarray
 
     @property
     def error(self) -> float:
         """The expected calibration error: the mean difference of confidence and accuracy over all rows."""
-        gaps = np.where(self.count > 0, self.count * np.abs(self.confidence - self.accuracy), 0.0)
-        return float(gaps.sum() / self.count.sum())
+        gaps = np.where(self.rows > 0, self.rows * np.abs(self.confidence - self.accuracy), 0.0)
+        return float(gaps.sum() / self.rows.sum())
 
 
 class Outside(NamedTuple):

@@ -1,5 +1,8 @@
 """A PyMC model as a posterior, by the JAX program that PyTensor makes of its log-density."""
 
+# PyMC is not installed where types are checked, and this file would be taken for it.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
+
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 

@@ -73,7 +73,7 @@ def _of_classes(of: Classes) -> str:
         ]
     table = [
         [f"{c:.2f}", f"{a:.2f}", f"{int(n):,}"]
-        for c, a, n in zip(bins.confidence, bins.accuracy, bins.count)
+        for c, a, n in zip(bins.confidence, bins.accuracy, bins.rows)
         if n  # an empty bin says nothing
     ]
     return (
@@ -132,7 +132,7 @@ def _of_numbers(of: Numbers) -> str:
 
 def reliability_plot(bins: scores.Reliability) -> Plot:
     """Accuracy against confidence, and the diagonal."""
-    known = bins.count > 0
+    known = bins.rows > 0
     at = bins.confidence[known].tolist()
     return _against_the_diagonal(at, bins.accuracy[known], "accuracy", axis("confidence", range=[0, 1]))
 
