@@ -47,7 +47,7 @@ PHASES = {  # of an automatic run: where each function is
     "importance of rows": ("hamcmc.target.estimators", "scores"),
     "noise": ("hamcmc.inference.auto", "gradient_noise"),
     "checks and checksum": ("hamcmc.inference.sample", "prepare"),
-    "compiling and sampling": ("hamcmc.inference.sample", "drive"),
+    "compiling and sampling": ("hamcmc.inference.running", "drive"),
     "verdict": ("hamcmc.diagnostics.verdict", "measure"),
 }
 

@@ -50,7 +50,7 @@ def sample(folder: Path, seed: int) -> None:
     try:
         hamcmc.sample(posterior, "hamcmc", start, step_size=1e-3, out=run, progress=stop, **common)
         raise AssertionError("a signal did not stop the run")
-    except hamcmc.inference.sample.Interrupted:
+    except hamcmc.Interrupted:
         pass
     result = hamcmc.resume(run, posterior, start, progress=False)
     error = np.abs(result.mean["theta"] - x.sum(0) / 501).max()

@@ -6,7 +6,7 @@ import pytest
 
 import hamcmc
 from hamcmc.diagnostics import gradients, grading
-from hamcmc.inference import auto, divergence, plan, starts
+from hamcmc.inference import auto, divergence, plan, running, starts
 from hamcmc.inference import sample as run
 from hamcmc.inference.nearness import Nearness
 from hamcmc.inference.starts import descend, spread_starts
@@ -151,7 +151,7 @@ def test_a_first_run_with_too_few_draws_goes_on(monkeypatch, tmp_path):
 def test_a_run_that_goes_on_can_be_resumed(monkeypatch, tmp_path):
     monkeypatch.setitem(grading.ESS, grading.GOOD, 6000)
     whole = hamcmc.sample(normal(), replicas=8, progress=False)
-    drive, runs = run.drive, []
+    drive, runs = running.drive, []
 
     def stopped(program, recorder, **how):
         """The second of the runs is stopped at its beginning."""
@@ -161,10 +161,10 @@ def test_a_run_that_goes_on_can_be_resumed(monkeypatch, tmp_path):
             raise KeyboardInterrupt
         return drive(program, recorder, **how)
 
-    monkeypatch.setattr(run, "drive", stopped)
+    monkeypatch.setattr(running, "drive", stopped)
     with pytest.raises(KeyboardInterrupt):
         hamcmc.sample(normal(), replicas=8, out=tmp_path / "run", progress=False)
-    monkeypatch.setattr(run, "drive", drive)
+    monkeypatch.setattr(running, "drive", drive)
     again = hamcmc.resume(tmp_path / "run", normal(), progress=False)
     assert again.draws >= 250
     np.testing.assert_array_equal(again.posterior["a"], whole.posterior["a"][:, : again.draws])

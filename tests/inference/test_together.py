@@ -35,17 +35,27 @@ def test_processes_together_make_the_draws_of_one(tmp_path, x64, processes):
         with np.load(tmp_path / f"draws{number}.npz") as found:
             assert set(found) == set(expected)
             for name, x in expected.items():
+                if name == "automatic":
+                    continue
                 np.testing.assert_allclose(found[name], x, rtol=1e-7, atol=1e-9 * np.abs(x).max(), err_msg=name)
     if automatic:  # it is on disk, written by one process, with a verdict
         result = Result.open(tmp_path / "run")
-        np.testing.assert_allclose(result.posterior["theta"], expected["automatic"], rtol=1e-7, atol=1e-9)
+        found, alone = result.posterior["theta"], expected["automatic"]
+        # Its coordinates and starts come from a search that may turn on the last digit of a sum, so draws may differ.
+        # Of so many independent proposals, which are mostly accepted, at least a quarter are effective draws.
+        error = alone.std((0, 1)) * np.sqrt(2 / (alone.shape[0] * alone.shape[1] / 4))
+        np.testing.assert_array_less(np.abs(found.mean((0, 1)) - alone.mean((0, 1))), 5 * error)
         assert result.meta["verdict"]["word"] in ("good", "usable")
+        for number in range(processes):
+            with np.load(tmp_path / f"draws{number}.npz") as others:
+                np.testing.assert_array_equal(others["automatic"], found)
         assert f"shared by {processes} devices; independent proposals" in result.settings["plan"]["reason"]
     for number in range(processes):
-        rows, kinds, values = json.loads((tmp_path / f"refused{number}.json").read_text())
-        assert "the data of process 1 have other shapes or types than those of process 0: x float64[2000, 2]" in rows
-        assert "x float32[2001, 2], y" in kinds
+        rows, kinds, values, local = json.loads((tmp_path / f"refused{number}.json").read_text())
+        assert "the data of process 1 have other shapes or types than those of process 0: x float64[1000, 2]" in rows
+        assert "x float32[1001, 2], y" in kinds
         assert "the data of process 1 have other values than those of process 0" in values
+        assert f"process {processes - 1} of {processes}: log_likelihood is -inf at the start of chain 0" in local
 
 
 def command(*words):

@@ -12,14 +12,14 @@ import numpy as np
 import hamcmc
 from hamcmc.inference import launch
 
-ROWS = 2001  # enough for an automatic run to make independent proposals
+ROWS = 1001
 
 
 def arrays(rows: int = ROWS, kind: str = "float64") -> dict[str, np.ndarray]:
-    """Data with two covariates."""
+    """Data with two covariates of so little effect that the posterior is nearly normal."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(ROWS, 2)).astype(kind)
-    y = (rng.random(ROWS) < 1 / (1 + np.exp(-x @ [1.0, -1.0]))).astype(int)
+    y = (rng.random(ROWS) < 1 / (1 + np.exp(-x @ [0.2, -0.2]))).astype(int)
     return {"x": x[:rows], "y": y[:rows]}
 
 
@@ -31,6 +31,11 @@ def log_likelihood(theta, datum):
     return datum["y"] * (datum["x"] @ theta) - jnp.logaddexp(0, datum["x"] @ theta)
 
 
+def impossible(theta, datum):
+    """A likelihood that is zero for rows with y = 9."""
+    return jnp.where(datum["y"] == 9, -jnp.inf, log_likelihood(theta, datum))
+
+
 def posterior(data) -> hamcmc.Posterior:
     """Of some rows."""
     return hamcmc.Posterior(log_prior, log_likelihood, data, init=np.zeros(2))
@@ -40,7 +45,7 @@ def runs(folder: Path, automatic: bool) -> dict[str, np.ndarray]:
     """The draws of runs on all data and on minibatches, and those of an automatic run, which takes a while."""
     model = posterior(arrays())
     how = {"step_size": 1e-4, "num_samples": 30, "warmup": 10, "progress": False}
-    reduced = hamcmc.control_variate(model, np.array([0.9, -0.9]))
+    reduced = hamcmc.control_variate(model, np.array([0.2, -0.2]))
     made = {
         "all data": hamcmc.sample(model, "sgld", chains=2, **how),
         "minibatches": hamcmc.sample(reduced, "sgld", model.init, batch_size=50, store_gradients=True, **how),
@@ -53,13 +58,17 @@ def runs(folder: Path, automatic: bool) -> dict[str, np.ndarray]:
 
 
 def refused() -> list[str]:
-    """What is said when process 1 was given other data than process 0."""
+    """What is said when process 1 was given other data than process 0, and when one process alone meets an error."""
     first, said = jax.process_index() == 0, []
     for data in (arrays(ROWS if first else ROWS - 1), arrays(kind="float64" if first else "float32")):
         said.append(message(partial(hamcmc.sample, posterior(data), "sgld", step_size=1e-3, progress=False)))
     other = arrays()
     other["y"][3] = 1 - other["y"][3] if first else other["y"][3]
     said.append(message(partial(hamcmc.sample, posterior(other), "sgld", step_size=1e-3, progress=False)))
+    marked = arrays()
+    marked["y"][-1] = 9  # a row of the last process
+    broken = hamcmc.Posterior(log_prior, impossible, marked, init=np.zeros(2))
+    said.append(message(partial(hamcmc.sample, broken, "sgld", step_size=1e-3, progress=False)))
     return said
 
 
