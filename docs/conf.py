@@ -43,7 +43,14 @@ napoleon_attr_annotations = False
 nitpicky = True  # every reference in a docstring must resolve, except those to other packages
 nitpick_ignore_regex = [
     ("py:class", "'.*'"),  # shapes in annotations
-    ("py:.*", r"(collections|jax|numpy|arviz|xarray|pathlib|os|typing|matplotlib|polars|jaxlib|jaxtyping)\..*"),
+    (
+        "py:.*",
+        r"(collections|jax|numpy|arviz|xarray|pathlib|os|typing|matplotlib|polars|jaxlib|jaxtyping|scipy|pd)\..*",
+    ),
+    # Types in signatures that users never make themselves, and names that are imported for type checkers only.
+    ("py:class", r"hamcmc\.(store\.(result|recorder)|diagnostics\.fields|target\.(newton|estimators))\..*"),
+    ("py:class", r"hamcmc\.(stable\.chains|speech\.model|samplers\.alternating)\..*"),
+    ("py:class", "SamplingAlgorithm|InferenceData|Demo|Reproduction"),
 ]
 
 html_theme = "furo"
