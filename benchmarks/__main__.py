@@ -31,15 +31,18 @@ NAMES = {
     "scaling": "scaling",
     "networks": "networks",
     "denoisers": "denoisers",
+    "wideband": "wideband",
 }
 OWN = {  # arguments
     "recommenders": ("ratings", "rank"),
     "denoisers": ("corpus", "sentences", "snr", "only"),
+    "wideband": ("recordings",),
     "large": ("folder",),
     "seconds": ("before",),
     "race": ("only", "methods", "seconds", "rounds", "huge", "fresh"),
 }
-PATHS = ("ratings", "corpus", "folder", "before")
+PATHS = ("ratings", "corpus", "recordings", "folder", "before")
+NEEDED = {"denoisers": "corpus", "wideband": "recordings"}  # paths without which a benchmark cannot be made
 
 
 def show(console: Console, table: Table) -> None:
@@ -80,6 +83,7 @@ def main() -> None:
     parser.add_argument("--ratings", metavar="PATH", help="recommenders: a file of ratings, in place of made ones")
     parser.add_argument("--rank", type=int, default=10, help="recommenders: number of factors; default: 10")
     parser.add_argument("--corpus", metavar="PATH", help="denoisers: noisy sentences and their speech, as in NOIZEUS")
+    parser.add_argument("--recordings", metavar="PATH", help="wideband: made by tools/speech_data.py recordings PATH")
     parser.add_argument("--before", metavar="PATH", default="", help="seconds: a checkout of 0.1.0 to run beside it")
     parser.add_argument("--folder", metavar="PATH", help="large: where 13 GB of data are, or are put")
     numbers = lambda text: [int(i) for i in text.split(",")]
@@ -100,8 +104,9 @@ def main() -> None:
     unknown = set(arguments.names) - set(NAMES)
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
-    if "denoisers" in arguments.names and arguments.corpus is None:
-        parser.error("denoisers need --corpus PATH")
+    for name, path in NEEDED.items():
+        if name in arguments.names and getattr(arguments, path) is None:
+            parser.error(f"{name} needs --{path} PATH")
 
     console = Console()
     if arguments.figure:
@@ -114,7 +119,7 @@ def main() -> None:
         return
     page.RESULTS.mkdir(exist_ok=True)
     for name in arguments.names or NAMES:
-        if name == "denoisers" and arguments.corpus is None:
+        if name in NEEDED and getattr(arguments, NEEDED[name]) is None:
             continue  # what was measured before stays on the page
         own = {k: getattr(arguments, k) for k in OWN.get(name, ())}
         began = time.perf_counter()

@@ -282,9 +282,9 @@ METHODS: dict[str, Method] = {
     "is_nmf": filtered(is_nmf),
     "rnnoise": rnnoise,
     "first_guess": filtered(first_guess),
-    **{s: ours(quality="best", sampler=s) for s in OTHERS},
-    "fast": ours(quality="fast"),
-    "best": ours(quality="best"),
+    **{s: ours(sampler=s, iterations=BEST.iterations) for s in OTHERS},
+    "fast": ours(),
+    "best": ours(sampler=BEST.sampler, iterations=BEST.iterations),
 }
 PEERS = {"noisereduce": "noisereduce", "noisereduce_moving": "noisereduce", "rnnoise": "pyrnnoise"}
 LABELS = {

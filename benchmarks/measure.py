@@ -25,6 +25,7 @@ PACKAGES = {  # and the modules in them
     "scikit-surprise": "surprise",
     "noisereduce": "noisereduce",
     "pyrnnoise": "pyrnnoise",
+    "pesq": "pesq",
 }
 Burst = Callable[[], Any]  # runs many iterations once
 

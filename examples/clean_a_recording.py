@@ -15,7 +15,7 @@ noisy = 0.1 * voice + 0.05 * noise
 soundfile.write("noisy.wav", noisy, rate)
 
 samples, rate = soundfile.read("noisy.wav", always_2d=True)
-parts = hamcmc.denoise([samples], rate, quality="fast", iterations=40)
+parts = hamcmc.denoise([samples], rate, iterations=40)
 clean = np.concatenate([part.audio for part in parts])
 soundfile.write("clean.wav", clean, rate)
 print(f"SI-SDR before {si_sdr(voice, noisy):.1f} dB, after {si_sdr(voice, clean[:, 0]):.1f} dB")

@@ -6,6 +6,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
@@ -184,3 +185,24 @@ def test_programs_with_options_of_the_compiler_can_be_looked_at():
     """Tests compile without them, users with them."""
     program = jax.jit(many_cholesky, compiler_options=_compile.SOON)
     assert _compile.may_block(program, jnp.ones(4))
+
+
+def test_an_array_is_kept_and_a_damaged_one_is_made_again(no_directory, tmp_path):
+    made = []
+
+    def make():
+        made.append(1)
+        return np.arange(3.0)
+
+    _compile.kept_array("table", make)
+    assert made.pop()
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    for content, times in ((None, 1), (None, 1), (b"not an array", 2), (None, 2)):
+        if content:
+            (tmp_path / "table.npy").write_bytes(content)
+        np.testing.assert_array_equal(_compile.kept_array("table", make), np.arange(3.0))
+        assert len(made) == times
+    np.save(tmp_path / "table.npy", np.array([{"an": "object"}]), allow_pickle=True)  # is not opened
+    np.testing.assert_array_equal(_compile.kept_array("table", make), np.arange(3.0))
+    assert len(made) == 3
+    assert [f.name for f in tmp_path.iterdir()] == ["table.npy"]

@@ -72,7 +72,7 @@ def denoise(folder: Path, seed: int) -> None:
     t = np.arange(16_000) / 8000
     noisy = 0.2 * np.sin(2 * np.pi * 300 * t) + 0.05 * np.random.default_rng(seed).standard_normal(len(t))
     sf.write(folder / "noisy.wav", noisy, 8000)
-    denoise_file(folder / "noisy.wav", folder / "clean.wav", draws=1, quality="fast")
+    denoise_file(folder / "noisy.wav", folder / "clean.wav", draws=1)
 
 
 def measure() -> dict[str, float]:

@@ -75,6 +75,30 @@ def keep() -> None:
         compilation_cache.reset_cache()  # JAX asks for the directory at its first program, which may have been long ago
 
 
+def kept_array(name: str, make: Callable[[], Any]) -> np.ndarray:
+    """An array of finite numbers that takes long to make: from the directory of compiled programs, or made and kept.
+
+    Args:
+        name: of the file. It must change with the code that makes the array.
+        make: makes the array.
+    """
+    folder = getattr(jax.config, "jax_compilation_cache_dir", None)
+    if folder is None:
+        return np.asarray(make())
+    path = Path(folder) / f"{name}.npy"
+    with contextlib.suppress(OSError, ValueError, EOFError):
+        found = np.load(path, allow_pickle=False)
+        if np.all(np.isfinite(found)):
+            return found
+    made = np.asarray(make())
+    with contextlib.suppress(OSError):
+        partial = path.with_name(f"{name}.{os.getpid()}.partial")
+        with partial.open("wb") as file:
+            np.save(file, made, allow_pickle=False)
+        partial.replace(path)
+    return made
+
+
 # Operations that hand their work to XLA's threads and wait there for it. If as many programs do that at once as there
 # are threads, all of them wait for ever. Of a single matrix they take care alone.
 DECOMPOSITIONS = {"cholesky", "cholesky_update", "eig", "eigh", "geqp3", "geqrf", "hessenberg", "householder_product"}

@@ -75,15 +75,25 @@ def noisy(tmp_path):
 
 def test_a_recording_is_cleaned(noisy, tmp_path, cleaner):
     out = tmp_path / "out.flac"
-    done = call(noisy, "-o", out, "--quality", "fast", "--sampler", "sgld", "--iterations", 7, "--seed", 3)
+    done = call(noisy, "-o", out, "--sampler", "sgld", "--iterations", 7, "--seed", 3)
     source = audio.info(noisy)
     np.testing.assert_allclose(audio.read(audio.info(out)), audio.read(source) / 2, atol=1e-4)
-    options = {"dictionary": "dictionary None", "quality": "fast", "sampler": "sgld", "iterations": 7, "seed": 3}
+    options = {"dictionary": "dictionary None", "sampler": "sgld", "iterations": 7, "seed": 3}
     assert cleaner.asked == options | {"rate": RATE, "length": source.frames}
     assert "1.2 s of sound in" in done.stdout
     assert "it plays" in done.stdout
     assert f"Wrote {out}" in done.stdout
     assert names(tmp_path) == ["clean.wav", "noisy.wav", "out.flac"]
+
+
+@pytest.mark.parametrize(
+    ("quality", "said", "asked"),
+    [("fast", "the default", (None, None)), ("best", "--sampler", ("ensemble_hamcmc", 200))],
+)
+def test_a_quality_of_0_1_is_deprecated(noisy, tmp_path, cleaner, quality, said, asked):
+    done = call(noisy, "-o", tmp_path / "out.wav", "--quality", quality)
+    assert f"--quality {quality} is deprecated: it is {said}" in " ".join(done.stderr.split())
+    assert (cleaner.asked["sampler"], cleaner.asked["iterations"]) == asked
 
 
 def test_options_may_come_first_and_a_file_may_be_called_train(noisy, tmp_path, cleaner, monkeypatch):
@@ -253,7 +263,7 @@ def test_the_page(noisy, tmp_path, cleaner, monkeypatch):
     parsed = Page(html)
     sections = ["Listen", "Spectrograms", "Level", "Uncertainty", "Scores", "Repeat"]
     assert parsed.headings == ["a & <b>.wav", *sections]
-    assert "hamcmc denoise 'a & <b>.wav' -o out.wav --quality best --seed 5 --reference clean.wav" in parsed.text
+    assert "hamcmc denoise 'a & <b>.wav' -o out.wav --seed 5 --reference clean.wav" in parsed.text
     assert all(u.startswith("data:") or (u.startswith("#") and u[1:] in parsed.ids) for u in parsed.urls)
     sounds = re.findall(r'src="data:audio/flac;base64,([^"]+)"', html)
     for sound, name in zip(sounds, ("a & <b>.wav", "out.wav", "clean.wav"), strict=True):

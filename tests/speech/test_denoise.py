@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from hamcmc.speech import metrics, spectrum
-from hamcmc.speech.denoise import RECIPES, Recipe, denoise, extend, stretches
+from hamcmc.speech.denoise import RECIPES, Recipe, denoise, old_quality, stretches
 from hamcmc.speech.model import Prior
 from hamcmc.store.errors import NonFinite
 
 PRIOR = Prior(noise_alpha=2.0)  # whose table is made in no time
-FEW = {"iterations": 20, "quality": "fast", "prior": PRIOR, "draws": 2}  # always two draws: one program for most tests
+FEW = {"iterations": 20, "prior": PRIOR, "draws": 2}  # always two draws: one program for most tests
 
 
 def voice(seconds, rate=8000, seed=0):
@@ -134,11 +134,11 @@ def test_low_rates_are_refused():
         next(denoise([np.zeros((10, 1))], 4000))
 
 
-def test_above_the_dictionary_the_top_counts():
-    x = np.arange(12.0).reshape(1, 4, 3)
-    found = extend(x, 6, top=2)
-    np.testing.assert_array_equal(found[:, :4], x)
-    np.testing.assert_array_equal(found[:, 4:], np.repeat(x[:, 2:].mean(1, keepdims=True), 2, 1))
+def test_a_quality_of_0_1_is_deprecated():
+    with pytest.warns(DeprecationWarning, match=r"quality='best'\) is now sampler='ensemble_hamcmc', iterations=200"):
+        assert old_quality("best").sampler == "ensemble_hamcmc"
+    with pytest.warns(DeprecationWarning, match=r"quality='fast'\) is the default"):
+        next(denoise([np.zeros((10, 1))], 8000, quality="fast"))
 
 
 def test_a_step_that_is_too_large_is_halved(monkeypatch):

@@ -63,7 +63,7 @@ def register(app: typer.Typer) -> None:
 
 hamcmc denoise noisy.wav -o clean.wav
 
-hamcmc denoise interview.flac -o clean.flac --quality fast --report clean.html
+hamcmc denoise interview.flac -o clean.flac --report clean.html
 
 hamcmc denoise noisy.wav -o clean.wav --reference studio.wav --draws 3 --uncertainty sd.png
 
@@ -92,9 +92,9 @@ def denoise(
     dictionary: Annotated[
         Path | None, typer.Option(help="A dictionary made by hamcmc denoise train; by default the built-in one.")
     ] = None,
-    quality: Annotated[str, typer.Option(help="best, or fast with fewer iterations.")] = "best",
-    sampler: Annotated[str | None, typer.Option(help="By default it depends on the quality.")] = None,
-    iterations: Annotated[int | None, typer.Option(help="By default it depends on the quality.")] = None,
+    quality: Annotated[str | None, typer.Option(hidden=True, help="Deprecated.")] = None,
+    sampler: Annotated[str | None, typer.Option(help="sgld (default), psgld, hamcmc or ensemble_hamcmc.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="By default 150.")] = None,
     seed: Seed = 0,
     reference: Annotated[
         Path | None, typer.Option(help="The true clean recording, to print SDR, SI-SDR and STOI.")
@@ -130,7 +130,12 @@ def denoise(
 
         form = chosen(as_json, as_csv)
         quiet = quiet or form is not None
-        one_of("--quality", quality, ("fast", "best"))
+        if quality is not None:
+            one_of("--quality", quality, ("fast", "best"))
+            instead = "--sampler ensemble_hamcmc --iterations 200" if quality == "best" else "the default"
+            warn(f"--quality {quality} is deprecated: it is {instead} now")
+            if quality == "best":
+                sampler, iterations = sampler or "ensemble_hamcmc", iterations or 200
         at_least("--draws", draws, 0)
         if iterations is not None:
             at_least("--iterations", iterations, 1)
@@ -140,7 +145,6 @@ def denoise(
         truth = None if reference is None else _reference(reference, source)
         options = {
             "dictionary": _dictionary(dictionary),
-            "quality": quality,
             "sampler": sampler,
             "iterations": iterations,
             "seed": seed,

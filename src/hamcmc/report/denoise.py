@@ -18,6 +18,7 @@ from hamcmc._types import Facts
 from hamcmc.report import frame, plots
 from hamcmc.report.frame import duration, pace, plural
 from hamcmc.speech import audio
+from hamcmc.speech.denoise import DEFAULT
 from hamcmc.speech.file import Done, Pooled
 from hamcmc.speech.metrics import LABELS, Scores
 
@@ -128,14 +129,12 @@ def _with_halves(source: audio.Info, size: int) -> Iterator[np.ndarray]:
 
 def _facts(done: Done, asked: Facts) -> str:
     s = done.source
-    default = "that of the quality"
     return frame.facts(
         {
             "Recording": f"{s.seconds:.2f} s, {s.rate:,} Hz, {plural(s.channels, 'channel')}, {s.format} {s.subtype}",
             "Result": ", ".join(map(str, done.files)),
-            "Quality": asked.get("quality"),
-            "Sampler": asked.get("sampler") or default,
-            "Iterations": asked.get("iterations") or default,
+            "Sampler": asked.get("sampler") or DEFAULT.sampler,
+            "Iterations": asked.get("iterations") or DEFAULT.iterations,
             "Dictionary": asked.get("dictionary") or "the built-in one",
             "Seed": asked.get("seed"),
         }
@@ -256,7 +255,7 @@ def _scores(before: Scores, after: Scores) -> str:
 def command(asked: Facts) -> str:
     """The command that gives the same result again."""
     words = ["hamcmc", "denoise", _path(asked["recording"]), "-o", _path(asked["out"])]
-    for name in ("dictionary", "quality", "sampler", "iterations", "seed", "reference", "draws"):
+    for name in ("dictionary", "sampler", "iterations", "seed", "reference", "draws"):
         if asked.get(name) not in (None, 0) or name == "seed":
             words += [f"--{name}", str(asked.get(name, 0))]
     return shlex.join(words)

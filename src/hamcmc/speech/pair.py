@@ -10,13 +10,16 @@ depend, up to a factor :math:`1/v_n`, on two numbers alone: log v_s/v_n and log 
 replaces the Metropolis steps on Φ. The posterior of the scales is the same, without the slow mixing of the impulses.
 """
 
-from functools import lru_cache
+import zlib
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+
+from hamcmc import _compile
 
 LOWEST = -18.0, -16.0  # of log v_s/v_n and log |x|²/v_n
 HIGHEST = 18.0, 20.0
@@ -77,7 +80,14 @@ _log_density.defvjp(_forward, _backward)
 
 @lru_cache
 def pair(speech_alpha: float, noise_alpha: float) -> Pair:
-    """The table for two indices in (0, 2]."""
+    """The table for two indices in (0, 2]. It is kept beside compiled programs: it takes a second to make."""
+    code = zlib.crc32(__loader__.get_data(__file__))  # another table for other code
+    name = f"speech-pair-{speech_alpha}-{noise_alpha}-{code:08x}"
+    return Pair(jnp.asarray(_compile.kept_array(name, partial(make_table, speech_alpha, noise_alpha))))
+
+
+def make_table(speech_alpha: float, noise_alpha: float) -> Array:
+    """The rows of the table: points of the ratio times points of the power."""
     (phi_s, mass_s), (phi_n, mass_n) = impulse_nodes(speech_alpha), impulse_nodes(noise_alpha)
     ratio, power = (np.linspace(LOWEST[k], HIGHEST[k], POINTS, dtype=np.float32) for k in (0, 1))
     mass = np.log(np.outer(mass_s, mass_n).ravel()).astype(np.float32)
@@ -103,7 +113,7 @@ def pair(speech_alpha: float, noise_alpha: float) -> Pair:
         return jax.vmap(point)(jnp.asarray(power))
 
     table = jax.jit(lambda ratio: jax.lax.map(row, ratio))(ratio)
-    return Pair(table.reshape(-1, 5))
+    return table.reshape(-1, 5)
 
 
 def impulse_nodes(alpha: float, mass: float = 0.04, width: float = 0.4) -> tuple[np.ndarray, np.ndarray]:
