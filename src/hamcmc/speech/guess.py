@@ -51,8 +51,8 @@ def above(power: np.ndarray, band: int = 32, margin: float = 1.3) -> tuple[np.nd
         margin: speech is what is above so many times the noise.
     """
     tracked = presence_noise(power, memory=0.9)
-    smooth = uniform_filter(power, (band, 3), mode="nearest")
-    level = uniform_filter(tracked, (band, 1), mode="nearest")
+    smooth = uniform_filter(power, (band, 3), mode="nearest")  # type: ignore[arg-type]
+    level = uniform_filter(tracked, (band, 1), mode="nearest")  # type: ignore[arg-type]
     return np.log(np.maximum(smooth - margin * level, 0.01 * level)), np.log(tracked)
 
 
