@@ -286,8 +286,10 @@ def prepare(power: np.ndarray, speech: np.ndarray, noise: np.ndarray, W: np.ndar
     more = -len(power) % model.EVERY
     guessed = (np.arange(len(power) + more) < len(power)).astype(np.float32)
     W = np.pad(W, ((0, more), (0, 0)), constant_values=1e-9)
-    spectra = (_padded(x, more) for x in (np.log(power), np.ones_like(power), speech, noise))
-    return model.Stretch(*spectra, jnp.asarray(guessed), jnp.asarray(W))
+    log_power, there, log_speech, log_noise = (
+        _padded(x, more) for x in (np.log(power), np.ones_like(power), speech, noise)
+    )
+    return model.Stretch(log_power, there, log_speech, log_noise, jnp.asarray(guessed), jnp.asarray(W))
 
 
 def _padded(x: np.ndarray, rows: int = 0) -> jax.Array:
