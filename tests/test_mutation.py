@@ -39,7 +39,7 @@ def cases(function):
 
 
 def mutations(module, function):
-    """File and text of everything that a test replaces."""
+    """File and text of everything that a test replaces: constants, parameters of the test, or names of its module."""
     source = ast.parse(textwrap.dedent(inspect.getsource(function)))
     calls = [n for n in ast.walk(source) if isinstance(n, ast.Call) and ast.unparse(n.func) == "mutant"]
     for call, case in product(calls, cases(function) if calls else ()):

@@ -142,10 +142,12 @@ def test_the_theorems_averages():
     check_theorem(theorem, ManyRuns)
 
 
+WEIGHTED = "sums.total + now.step_size * self._average(after.position)"
+
+
 @pytest.mark.slow
 def test_averages_without_weights_are_noticed():
-    old = "sums.total + now.step_size * self._average(after.position)"
-    with mutant("paper/runs.py", old, "sums.total + self._average(after.position)"):
+    with mutant("paper/runs.py", WEIGHTED, "sums.total + self._average(after.position)"):
         from hamcmc.paper import runs, theorem
 
         with pytest.raises(AssertionError, match="off"):

@@ -229,8 +229,8 @@ def test_half_normal(name):
 
 @pytest.mark.slow
 def test_a_wall_that_keeps_the_momentum_is_noticed():
-    old, new = "jax.jvp(mirror, (moved,), (momentum,))", "(mirror(moved), momentum)"
-    with mutant("samplers/sghmc.py", old, new) as package, pytest.raises(AssertionError, match="off"):
+    wall = mutant("samplers/sghmc.py", "jax.jvp(mirror, (moved,), (momentum,))", "(mirror(moved), momentum)")
+    with wall as package, pytest.raises(AssertionError, match="off"):
         check_half_normal(package, "sghmc")
 
 
