@@ -42,7 +42,7 @@ def run(quick: bool) -> list[Table]:
         del x
         for _ in range(1 if quick else 2):
             for way, (processes, cores) in WAYS.items():
-                launch.launch(folder, processes, "benchmarks.scaling", (name, str(cores), "1" if quick else "4"))
+                launch.launch(folder, processes, "benchmarks.scaling", (name, str(cores), "1" if quick else "2"))
                 once = json.loads((folder / "times.json").read_text())
                 found[way] = {k: min(v, found.get(way, once)[k]) for k, v in once.items()}
     base, pair = found["1 process, 1 core"], found["2 processes, 1 core each"]
