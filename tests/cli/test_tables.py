@@ -155,7 +155,7 @@ MISTAKES = {
     "a vector": ("** 2,\n", "** 2 * theta,\n", "log_likelihood must return a scalar of one datum, got shape (2,)"),
     "an if": ('d["x"] * theta[0]', '(d["x"] if theta[0] > 0 else 0.0)', "use jnp.where, not if"),
     "numpy": ("jnp.sum(theta**2)", "__import__('numpy').exp(theta).sum()", "use jax.numpy there, not numpy"),
-    "a missing column": ('"y": data["y"]', '"y": data["z"]', "KeyError: 'z'"),
+    "a missing column": ('"y": data["y"]', '"y": data["z"]', "there is no column 'z'"),
     "no return": ("-0.5 * jnp.sum(theta**2)", "None", "log_prior must return a scalar, got NoneType: is its `return`"),
     "a misspelt function": ("jnp.sum", "jnp.summ", "has no attribute 'summ'"),
 }

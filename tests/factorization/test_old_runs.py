@@ -41,7 +41,7 @@ def test_it_opens_predicts_and_reports(old):
     assert repr(model).endswith("rank 2, 1 chain of 3 draws, not finished>")
     assert np.isfinite(model.predict(["1", "nobody"], ["2", "2"])).all()
     assert model.rmse() == pytest.approx(model.meta["rmse"], rel=1e-4)
-    assert "not finished" in report.write(old).read_text()
+    assert "No process is writing this run." in report.write(old).read_text()
 
 
 def test_it_resumes_to_the_draws_of_a_run_from_the_start(old, tmp_path):

@@ -48,7 +48,7 @@ def sample(model=None, sampler="sgld", init=None, **changes):
         ({"seed": 2**32}, "seed must be"),
         ({"checkpoint_seconds": -1}, "checkpoint_seconds must be"),
         ({"num_samples": 2**20, "thin": 2**11}, r"must stay below 2\*\*31 iterations"),
-        ({"sampler": "nuts"}, "sampler must be one of .*, hamcmc, independence, naive, .*, got 'nuts'"),
+        ({"sampler": "nuts"}, "sampler must be one of .*, hamcmc, independence, .*, naive, .*, got 'nuts'"),
         ({"sampler": "sgld", "memory": 3}, "sampler sgld: .*unexpected keyword argument 'memory'"),
         ({"sampler": lambda target: None}, "sampler must make a hamcmc.Sampler from the posterior, got None"),
         ({"sampler": 3}, "sampler must be a name, a hamcmc.Sampler or a function .*, got 3"),

@@ -78,6 +78,7 @@ def test_capabilities_are_fields(model):
         "ensemble_adjusted": (11, 0.0, 22, 1, 10, 1000, True),
         "ensemble_hmc": (16 * TYPICAL_STEPS, 0.0, 16, 1, 0, 600, True),
         "independence": (16, 0.0, 16, 1, 0, 0, True),
+        "leimkuhler_matthews": (16, 0.0, 16, 1, 0, 0, False),
     }
     for name in NAMES:
         options = {"fisher": jnp.eye(3)} if name == "sgrld" else {}

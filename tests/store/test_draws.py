@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from hamcmc.store.draws import Array, Draws
+from hamcmc.store.draws import Array, Draws, require_room
 from hamcmc.store.errors import DamagedRun, RunError
 from tests.store.trees import tree
 
@@ -68,7 +68,6 @@ def test_draws_that_would_fill_the_disk_are_refused(tmp_path, monkeypatch):
     with pytest.raises(
         RunError, match=r"would take 7\.5 GiB \(1,000 of each of 2 chains, most of it layers\.0\.weight"
     ) as e:
-        Draws.open(tmp_path / "not" / "there", large, 2, 1000, written=None)
+        require_room(tmp_path / "not" / "there", large, 2, 1000)
     assert "has 3.0 GiB free: store fewer" in str(e.value)
-    assert not (tmp_path / "not").exists()
-    Draws.open(tmp_path / "small", large, 2, 100, written=None)
+    require_room(tmp_path / "small", large, 2, 100)

@@ -22,7 +22,7 @@ from hamcmc.inference.program import SamplingProgram
 from hamcmc.inference.progress import Progress, silent
 from hamcmc.store.checkpoint import Checkpoint
 from hamcmc.store.directory import Directory, check_free
-from hamcmc.store.draws import Draws
+from hamcmc.store.draws import Draws, require_room
 from hamcmc.store.errors import Diverged, Interrupted, NonFinite, RunError, Unchecked
 from hamcmc.store.recorder import Elsewhere, Recorder
 
@@ -71,7 +71,13 @@ def begin(
     if out is None:
         return run(job, None, None, None, checkpoint_seconds, progress, before)
     _processes.agreed(False)  # nobody is reading
-    with opened(lambda: Directory.create(out, job.settings, overwrite=overwrite)) as directory:
+
+    def create() -> Directory:
+        """The run's directory, which a run that would fill the disk does not leave behind."""
+        require_room(Path(out), job.arrays, job.settings["chains"], job.settings["num_samples"])
+        return Directory.create(out, job.settings, overwrite=overwrite)
+
+    with opened(create) as directory:
         return run(job, Path(out), directory, None, checkpoint_seconds, progress, before)
 
 

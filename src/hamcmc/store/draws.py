@@ -33,6 +33,11 @@ def size_of(arrays: Iterable[Array], chains: int, num_samples: int) -> int:
     return sum(math.prod(a.shape) * np.dtype(a.dtype).itemsize for a in arrays) * chains * num_samples
 
 
+def readable(size: int) -> str:
+    """A number of bytes for people."""
+    return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.1f} MiB"
+
+
 def require_room(path: Path, arrays: list[Array], chains: int, num_samples: int) -> None:
     """Raise if the draws of a run would fill the disk.
 
@@ -47,8 +52,8 @@ def require_room(path: Path, arrays: list[Array], chains: int, num_samples: int)
         return
     largest = max(arrays, key=lambda a: math.prod(a.shape))
     raise RunError(
-        f"the draws would take {needed / 2**30:,.1f} GiB ({num_samples:,} of each of {chains:,} chains, most of it "
-        f"{largest.name}), and {there} has {free / 2**30:,.1f} GiB free: store fewer (num_samples, with a larger "
+        f"the draws would take {readable(needed)} ({num_samples:,} of each of {chains:,} chains, most of it "
+        f"{largest.name}), and {there} has {readable(free)} free: store fewer (num_samples, with a larger "
         "thin), or sample a part of the parameters, as Posterior(…, sampled=[…]) does"
     )
 
@@ -81,7 +86,6 @@ class Draws:
             return cls(path, open_store(path, arrays, written, "r+"), arrays, chunk, written)
         import zarr
 
-        require_room(path, arrays, chains, num_samples)
         with guard_disk(path):
             remove_tree(path)  # left over from a run that was killed before its first checkpoint
             root = zarr.create_group(path)
