@@ -18,7 +18,7 @@ SAID = {  # something that each prints, if it works
     "time_series": r"memory: \[ ?1\.[12]",
     "robust_regression": r"of the broken rows are found",
     "network": r"width of the interval",
-    "ratings": r"RMSE 0\.9\d* on held-out ratings; the mean rating alone has 1\.",
+    "ratings": r"RMSE 0\.\d+ on held-out ratings; the mean rating alone has 1\.",
     "speech": r"SI-SDR before",
     "numpyro_model": r"slope\[0\] ",
     "streaming": r"minibatches of \d+ rows",

@@ -14,6 +14,7 @@ from hamcmc.factorization.synthetic import movielens_like
 
 ratings = movielens_like(users=400, items=150, ratings=15_000, rank=3, seed=0).ratings
 model = hamcmc.factorize(ratings, rank=4, num_samples=80, warmup=20, seed=0, progress=False)
+ratings = model.ratings  # with those that it held out
 test = ratings.test
 mean = np.sqrt(np.mean((ratings.value[test] - ratings.value[~test].mean()) ** 2))
 print(f"RMSE {model.rmse():.3f} on held-out ratings; the mean rating alone has {mean:.3f}")
