@@ -41,7 +41,7 @@ def clean(noisy, rate):
 def test_no_seam(rate):
     """Hiss goes down above 4 kHz about as far as below, and what is spoken there stays.
 
-    With no network above 4 kHz the hiss went down by BROKEN_NOISE dB less there than below, and an s lost BROKEN_S dB.
+    With each bin above 4 kHz by itself, it went down by 3.4 dB less above than below at 16 kHz; now, by 2.6 dB more.
     """
     said, s_on = speech(rate)
     hiss = 0.1 * np.random.default_rng(6).normal(size=len(said))
@@ -55,8 +55,7 @@ def test_no_seam(rate):
     bands = [(300, 3800), (4200, 7800)] + [(8300, 20_000)] * (rate > 40_000)
     down = [decibels(hiss, rate, *b, pause) - decibels(out, rate, *b, pause) for b in bands]
     lost = decibels(said, rate, 4200, 7800, s_frames) - decibels(out, rate, 4200, 7800, s_frames)
-    print(rate, down, lost)
-    assert min(down[1:]) > down[0] - 5
+    assert min(down[1:]) > down[0] - 1
     assert lost < 1
 
 
