@@ -50,7 +50,7 @@ def blocks(text: str) -> list[tuple[int, str]]:
 
 
 # tests/interop and tests/inference/test_network.py cover what these pages call.
-OTHERWISE_TESTED = ("interoperability.md", "from-blackjax.md", "networks.md")
+OTHERWISE_TESTED = ("interoperability.md", "from-blackjax.md", "networks.md", "million-rows.md")
 LONG = ("README.md", "first-posterior.md")  # runs that repay the time to optimise their programs
 
 
