@@ -58,4 +58,4 @@ def test_ours_stands_where_its_differences_are(recordings, tmp_path, monkeypatch
 
 def test_says_how_to_make_recordings(tmp_path):
     with pytest.raises(ValueError, match=r"has no speech or no noise: make them with tools/speech_data\.py recordings"):
-        wideband.run(True, str(tmp_path), (), tmp_path)
+        wideband.run(True, str(tmp_path), ("noisy",), tmp_path)
