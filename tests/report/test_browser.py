@@ -214,6 +214,9 @@ def test_a_switch_that_is_focused_makes_its_lines_stand_out(visit):
 def test_intervals_are_read_with_keys_and_pointer(visit):
     page = visit("sampling")
     figure = plot(page, "Intervals of theta")
+    figure.locator("canvas").hover(position={"x": 200, "y": 10})  # a plot is drawn when it comes into view
+    expect(figure.locator(".tip strong")).to_have_text("theta[0]")
+    page.mouse.move(0, 0)
     figure.locator("canvas").focus()
     page.keyboard.press("ArrowDown")
     expect(figure.locator(".tip strong")).to_have_text("theta[0]")
