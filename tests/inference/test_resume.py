@@ -355,6 +355,7 @@ def test_a_disk_that_is_really_full(draw, model, short_segments, tmp_path, monke
         settings = {"num_samples": 4000, "thin": 1, "checkpoint_seconds": 0}
         with pytest.raises(RunError, match=f"{disk} has .* free: store"):  # seen before anything is drawn
             draw(out=disk / "run", **settings)
+        assert not (disk / "run").exists()
         # Another program may fill the disk after that look.
         monkeypatch.setattr(running, "require_room", lambda *_: None)
         with pytest.raises(RunError, match=f"no room left on the disk of {disk}/run"):
