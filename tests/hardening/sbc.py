@@ -8,6 +8,7 @@ Steps decrease, ε_t ∝ (t₀ + t)^−b. A run starts at a fresh draw from the 
 forgotten the one before. All simulations run side by side in one compiled loop.
 """
 
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -257,6 +258,9 @@ def keep(chosen: Sequence[str], rows: list[dict[str, Any]], settings: dict[str, 
     order = [(f"`{name}`", model) for name in NAMES for model in MODELS]
     tables = [Table("Ranks of the true parameters among the draws", [found[k] for k in order if k in found])]
     page.store(path, tables, command="make calibration", seconds=took, settings=settings, seeds=[0])
+    if chosen is not NAMES and before is not None:  # most rows are still of that run
+        kept = json.loads(path.read_text()) | {k: before[k] for k in ("date", "versions", "machine")}
+        path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
     print(f"Kept in {path}; `make pages` puts it on the page.")
 
 
