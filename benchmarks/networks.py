@@ -151,7 +151,7 @@ def trained(task: Task, seed: int, count: int = 1) -> Weights:
     """So many networks, along a leading axis, as an automatic run trains them."""
     posterior = task.posterior(init=task.start(0))
     like = posterior.unconstrain(posterior.init)
-    flat = network._flat_view(posterior, like)
+    flat = network.flat_view(posterior, like)
     size = min(BATCH, posterior.size)
     steps = int(np.clip(network.EPOCHS * posterior.size // size, network.LEAST_STEPS, network.MOST_STEPS))
     ravel = jax.vmap(lambda w: ravel_pytree(w)[0])
@@ -199,7 +199,7 @@ def blackjax(task: Task, seed: int, kernel: str) -> np.ndarray:
     part = posterior.on(known)
     starts = trained(task, seed, CHAINS)
     inner = LEAPFROGS if kernel == "sghmc" else 1
-    white = network._flat_view(part, task.start(0))
+    white = network.flat_view(part, task.start(0))
     first = ravel_pytree(jax.tree.map(lambda x: x[0], starts))[0]
     steepest = float(jax.jit(lambda x, rows: network.largest_curvature(white, x, rows, seed))(first, part.data))
     largest = np.sqrt(1 / steepest) if kernel == "sghmc" else 1 / steepest

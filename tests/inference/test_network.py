@@ -7,7 +7,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import hamcmc
-from hamcmc.inference import auto, network, plan
+from hamcmc.inference import auto, network, plan, recognise
 from hamcmc.inference.plan import Measured, decide
 from hamcmc.target.whitened import Whitened
 
@@ -77,9 +77,9 @@ def linear(sd=(1.0, 1.0, 1.0)):
 
 def test_a_network_is_known_by_its_curvature(posterior):
     like = posterior.unconstrain(posterior.init)
-    assert network.weight_matrices(like) == 3
-    assert network.exchangeable(posterior, like, 0)
-    assert network.folded(posterior, like, 0)
+    assert recognise.weight_matrices(like) == 3
+    assert recognise.exchangeable(posterior, like, 0)
+    assert recognise.folded(posterior, like, 0)
 
 
 def test_a_hierarchy_is_no_network():
@@ -99,8 +99,8 @@ def test_a_hierarchy_is_no_network():
     init = {"slopes": np.zeros((100, 3), np.float32), "shifts": np.zeros((100, 3), np.float32), "log_sd": np.float32(0)}
     hierarchy = hamcmc.Posterior(prior, likelihood, data, init=init)
     like = hierarchy.unconstrain(jax.tree.map(jnp.asarray, init))
-    assert network.weight_matrices(like) == 2
-    assert not network.exchangeable(hierarchy, like, 0)
+    assert recognise.weight_matrices(like) == 2
+    assert not recognise.exchangeable(hierarchy, like, 0)
 
 
 def test_components_of_a_factorization_can_be_exchanged():
@@ -109,7 +109,7 @@ def test_components_of_a_factorization_can_be_exchanged():
     data["r"] = data["r"].astype(np.float32)
     likelihood = lambda p, row: -0.5 * (row["r"] - p["U"][row["i"]] @ p["V"][row["j"]]) ** 2
     init = {"U": np.zeros((30, 10), np.float32), "V": np.zeros((20, 10), np.float32)}
-    assert network.exchangeable(hamcmc.Posterior(log_prior, likelihood, data, init=init), init, 0)
+    assert recognise.exchangeable(hamcmc.Posterior(log_prior, likelihood, data, init=init), init, 0)
 
 
 def test_a_regression_with_two_matrices_is_no_network():
@@ -117,8 +117,8 @@ def test_a_regression_with_two_matrices_is_no_network():
     likelihood = lambda w, rows: -0.5 * jnp.sum((rows @ w["A"] - 1) ** 2 + (rows @ w["B"] + 1) ** 2, -1)
     init = {"A": np.zeros((12, 20), np.float32), "B": np.zeros((12, 20), np.float32)}
     flat = hamcmc.Posterior(log_prior, likelihood, x, init=init, batched=True)
-    assert network.weight_matrices(init) == 2
-    assert not network.folded(flat, init, 0)
+    assert recognise.weight_matrices(init) == 2
+    assert not recognise.folded(flat, init, 0)
 
 
 def test_rows_are_held_out_and_none_is_lost():
@@ -250,12 +250,12 @@ def test_a_network_that_was_trained_better_is_where_all_chains_start(posterior, 
     flat, _ = ravel_pytree(like)
     ends = jnp.stack([flat, flat + 1])
     kept, given = network._from_given(
-        network._flat_view(posterior, like), flat, False, ends, np.array([-1e6, -1e6]), posterior, 128
+        network.flat_view(posterior, like), flat, False, ends, np.array([-1e6, -1e6]), posterior, 128
     )
     assert given
     assert np.array_equal(kept, jnp.stack([flat, flat]))
     kept, given = network._from_given(
-        network._flat_view(posterior, like), flat, False, ends, np.array([0.0, 1e6]), posterior, 128
+        network.flat_view(posterior, like), flat, False, ends, np.array([0.0, 1e6]), posterior, 128
     )
     assert not given
     assert np.array_equal(kept, ends)

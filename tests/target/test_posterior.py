@@ -7,8 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 import hamcmc
+from hamcmc.target import arrays
 from hamcmc.target import linear_gaussian as lg
-from hamcmc.target import posterior as potential
 from hamcmc.target.posterior import Posterior
 
 
@@ -86,7 +86,7 @@ def test_the_checksum_sees_values_names_types_and_shapes():
 
 def test_a_large_array_is_sampled(monkeypatch):
     """Blocks of the beginning and the end and evenly between are read, and no more."""
-    monkeypatch.setattr(potential, "SAMPLED", 2**20)
+    monkeypatch.setattr(arrays, "SAMPLED", 2**20)
     rows = np.zeros((2**21, 1), np.float32)  # 8 MiB, 512 blocks of 1 MiB: all of it is seen
     first = of(rows).checksum()
     rows[-1] = 1

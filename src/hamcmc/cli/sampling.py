@@ -1,13 +1,11 @@
 """The commands that sample: ``sample`` and ``resume``."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hamcmc._types import Facts, Record
-from hamcmc.cli import ratings
+from hamcmc.cli import options, ratings
 from hamcmc.cli.shell import (
     AsCsv,
     AsJson,
@@ -21,7 +19,6 @@ from hamcmc.cli.shell import (
     Seed,
     Settings,
     chosen,
-    errors,
     flowing,
     reporting,
     say,
@@ -32,10 +29,9 @@ from hamcmc.samplers import NAMES
 from hamcmc.store.errors import RunError
 
 if TYPE_CHECKING:
-    from hamcmc.cli.model_file import Model
+    pass
 
 DEFAULT, WARMUP = "ensemble_hamcmc", 1000  # where something is chosen by hand and these are not
-MODE_BATCH = 10_000  # rows per minibatch in the search for a mode, where the data are too large for the memory
 
 
 def register(app: typer.Typer) -> None:
@@ -160,7 +156,7 @@ def sample_command(
             raise ValueError(f"--cycles must be 1 or more, and cannot be combined with --decay; got {cycles}")
         if step_size == "auto" and decay is not None:
             raise ValueError("--decay needs a number for --step-size, not auto")
-        epsilon = None if step_size == "auto" else _number("--step-size", step_size)
+        epsilon = None if step_size == "auto" else options.number("--step-size", step_size)
         notes = {
             "model": str(model.resolve()),
             "model_checksum": model_file.checksum(model),
@@ -188,25 +184,25 @@ def sample_command(
         require_free(out, overwrite)  # before a search that may take a while
         with model_file.blamed(model):
             if sampler == "auto" and not by_hand:
-                loaded = _load(model, data, notes["columns"], False)
+                loaded = options.load(model, data, notes["columns"], False)
                 result = sample(
                     loaded.posterior, init=loaded.init, warmup=warmup, notes=notes, **how, **notes["options"]
                 )
             else:
                 notes["sampler"] = DEFAULT if sampler == "auto" else sampler
                 warmup = WARMUP if warmup is None else warmup
-                loaded = _load(model, data, notes["columns"], control_variate)
-                begin, iterations = _start(loaded, start), warmup + (num_samples or DRAWS) * (thin or 1)
+                loaded = options.load(model, data, notes["columns"], control_variate)
+                begin, iterations = options.start(loaded, start), warmup + (num_samples or DRAWS) * (thin or 1)
                 made = loaded.sampler(notes["sampler"], notes["options"])
                 if epsilon is None and not (made.adapts_step or _processes.several()):
                     work = iterations * (chains or ensembles or 1)
-                    epsilon, found = _tune(loaded, notes, begin, work, quiet, batch_size=batch_size, seed=seed)
+                    epsilon, found = options.tune(loaded, notes, begin, work, quiet, batch_size=batch_size, seed=seed)
                     notes |= found
                 result = sample(
                     loaded.posterior,
                     loaded.sampler(notes["sampler"], notes["options"]),
                     begin,
-                    step_size="auto" if epsilon is None else _schedule(epsilon, decay, cycles, iterations),
+                    step_size="auto" if epsilon is None else options.schedule(epsilon, decay, cycles, iterations),
                     warmup=warmup,
                     notes=notes,
                     **how,
@@ -250,14 +246,14 @@ def resume_command(
         if "model" not in notes:
             raise RunError(f"{run} was not made by 'hamcmc sample': continue it with hamcmc.resume in Python")
         jax.config.update("jax_enable_x64", settings["x64"])
-        sources = _sources(notes, model, data)
+        sources = options.sources(notes, model, data)
         with model_file.blamed(sources[0]):
-            loaded = _load(*sources, notes.get("columns", {}), notes.get("control_variate", False))
+            loaded = options.load(*sources, notes.get("columns", {}), notes.get("control_variate", False))
             automatic = notes["sampler"] == "auto"
             result = resume(
                 run,
                 loaded.posterior,
-                loaded.init if automatic else _start(loaded, notes["start"]),
+                loaded.init if automatic else options.start(loaded, notes["start"]),
                 sampler=None if automatic else loaded.sampler(notes["sampler"], notes["options"]),
                 checkpoint_seconds=checkpoint_seconds,
                 progress=not quiet and None,
@@ -282,78 +278,3 @@ def _launched(
         check_free(run, overwrite=overwrite)
     launch.launch(run, processes, "hamcmc.cli.worker", ctx.meta["hamcmc.arguments"])
     return print_end(Result.open(run), run, form)
-
-
-# --- from options to arguments ---
-
-
-def _number(name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{name} must be a number or auto, got {text!r}") from None
-
-
-def _schedule(epsilon: float, decay: float | None, cycles: int | None, iterations: int) -> Any:
-    """The step sizes that ``--step-size``, ``--decay`` and ``--cycles`` stand for."""
-    from hamcmc.inference import schedules
-
-    if cycles is not None:
-        return schedules.Cyclical(epsilon, -(-iterations // cycles))
-    return schedules.Constant(epsilon) if decay is None else schedules.Polynomial(epsilon, decay)
-
-
-def _tune(loaded: "Model", notes: Facts, init: Any, work: int, quiet: bool, **how: Any) -> tuple[float, Record]:
-    """A step size for a run of so many iterations of all chains, and what to note: the options found, and the cost."""
-    from hamcmc.inference.tune import budget_for, tune
-
-    name, options = notes["sampler"], notes["options"]
-    budget = budget_for(work * loaded.sampler(name, options).gradients_per_step)
-    own = loaded.own_options(name)
-    found = tune(
-        loaded.posterior, name, init, budget=budget, progress=not quiet and None, **how, **options, **own
-    )  # fmt: skip
-    account = found.account
-    taken = {"step size": account["step_size"], **account["options"]}
-    cost = f"{found.gradients:,} minibatch gradients, {found.seconds:.1f} s"
-    errors.print(f"tuned: {', '.join(f'{k}={v:.3g}' for k, v in taken.items())} ({cost})", highlight=False)
-    kept = {k: v for k, v in found.options.items() if k not in own}  # the model file has its own again on resume
-    return account["step_size"], {"tuning": account, "options": kept}
-
-
-def _load(model: Path, data: Path | None, columns: Mapping[str, list[str]], control_variate: bool) -> "Model":
-    from hamcmc.cli import model_file
-    from hamcmc.target.estimators import control_variate as around
-    from hamcmc.target.sharded import spread
-
-    loaded = model_file.load(model, data, columns)
-    loaded = loaded._replace(posterior=spread(loaded.posterior))  # each of several processes keeps its own rows
-    return loaded._replace(posterior=around(loaded.posterior, _start(loaded, "mode"))) if control_variate else loaded
-
-
-def _sources(notes: Facts, model: Path | None, data: Path | None) -> tuple[Path, Path | None]:
-    """The model file and the data of a run that is resumed, where they were or where they have moved to."""
-    from hamcmc.cli import model_file
-
-    model = model or Path(notes["model"])
-    if not model.is_file():
-        raise RunError(f"the model file {model} is missing: say where it is with --model")
-    if model_file.checksum(model) != notes["model_checksum"]:
-        raise RunError(f"the model file {model} has changed since the run began, so the run cannot continue with it")
-    data = data or (Path(notes["data"]) if notes["data"] else None)
-    if data is not None and not data.exists():
-        raise RunError(f"the data {data} are missing: say where they are with --data")
-    return model, data
-
-
-def _start(loaded: "Model", start: str) -> Any:
-    """Where the chains start: at the file's ``init``, or at the mode."""
-    if start == "init":
-        return loaded.init
-    import jax
-
-    from hamcmc.target.frozen import is_function
-    from hamcmc.target.mode import find_mode
-
-    init = loaded.init(jax.random.key(0)) if is_function(loaded.init) else loaded.init
-    return find_mode(loaded.posterior, init, batch_size=MODE_BATCH if loaded.posterior.streamed else None)

@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from hamcmc import _processes, samplers
 from hamcmc._compile import jit
 from hamcmc._types import Facts, PyTree, Record
-from hamcmc.inference import network
+from hamcmc.inference import network, recognise
 from hamcmc.inference.arguments import Init, init_of, warmup_of
 from hamcmc.inference.job import batch_size_of, check_shapes, parameters, storable
 from hamcmc.inference.modes import surveyed
@@ -104,7 +104,7 @@ def prepare(
         replicas=trial.replicas * (ensembles or 2),
         quick=operations(posterior, like) * trial.replicas * (ensembles or 2) < QUICK,
         batch_size=batch_size_of(batch_size, posterior) if batch_size is not None else None,
-        matrices=network.weight_matrices(like),
+        matrices=recognise.weight_matrices(like),
         devices=1 if shards is None else shards.mesh.size,
     )
     found: Laplace | None = None
@@ -112,8 +112,8 @@ def prepare(
     while isinstance(plan := decide(facts), str):
         if plan == "folded":
             tell(progress, "looking for units")
-            exchangeable = network.exchangeable(posterior, like, seed)
-            facts = facts._replace(folded=exchangeable and network.folded(posterior, like, seed))
+            exchangeable = recognise.exchangeable(posterior, like, seed)
+            facts = facts._replace(folded=exchangeable and recognise.folded(posterior, like, seed))
         elif plan == "seconds":
             tell(progress, "timing the gradient")
             facts = facts._replace(seconds=gradient_seconds(posterior, like, facts.replicas))

@@ -27,7 +27,6 @@ from hamcmc._compile import jit
 from hamcmc._types import PyTree, Record
 from hamcmc.inference.plan import FRICTION
 from hamcmc.target import minibatch
-from hamcmc.target.landscape import in_memory
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.whitened import Whitened
 
@@ -39,9 +38,6 @@ TRIAL, BETWEEN = 600, 20  # steps with each step size, and from one prediction t
 SHARES = (0.05, 0.2, 0.8)  # ε times the largest curvature
 LOOKED_AT = 2048  # rows on which curvatures are measured
 POWERS = 20  # steps of the power iteration
-LANCZOS = 16
-FEW_ROWS, MOST_PAIRS, SAME = 256, 200, 1e-4  # rows, pairs of axes, and how equal log-likelihoods must be
-FOLDED = 0.01  # a negative curvature counts from this share of the largest one on
 FLATTEST = 1e-6  # the smallest precision, as a share of the largest
 BETTER = 0.1  # nats per row that a given network has to be better than one trained here, to be the start of all chains
 
@@ -82,66 +78,6 @@ class Found(NamedTuple):
     gradients: float
 
 
-def weight_matrices(position: PyTree) -> int:
-    """How many matrices, or larger arrays, the parameters have. A network has two or more."""
-    return sum(jnp.ndim(x) >= 2 for x in jax.tree.leaves(position))
-
-
-def folded(posterior: Posterior, like: PyTree, seed: int) -> bool:
-    """Whether the log-density bends upwards somewhere around parameters that are drawn anew.
-
-    A network's does, because its units can be exchanged. That of a regression with two matrices does not.
-    """
-    flat = _flat_view(posterior, like)
-    rows = _some(in_memory(posterior, seed), LOOKED_AT)
-    at = ravel_pytree(drawn_anew(like, np.random.default_rng(seed)))[0]
-
-    @jit
-    def curvatures(x: Array, rows: PyTree) -> Array:
-        """Ritz values of −∇² log p."""
-
-        def turn(k: Array, carry: tuple) -> tuple:
-            basis, images, v = carry
-            for _ in range(2):
-                v = v - (basis @ v) @ basis
-            v = v / jnp.linalg.norm(v)
-            image = _curved(flat, x, v, rows)
-            return basis.at[k].set(v), images.at[k].set(image), image
-
-        empty = jnp.zeros((min(LANCZOS, x.size), x.size), x.dtype)
-        first = jax.random.normal(jax.random.key(seed), x.shape, x.dtype)
-        basis, images, _ = lax.fori_loop(0, len(empty), turn, (empty, empty, first))
-        projected = basis @ images.T
-        return jnp.linalg.eigvalsh((projected + projected.T) / 2)
-
-    values = np.asarray(curvatures(at, rows))
-    return bool(values[0] < -FOLDED * np.abs(values).max())
-
-
-def exchangeable(posterior: Posterior, like: PyTree, seed: int) -> bool:
-    """Whether units can be exchanged: some permutation of an axis of two matrices leaves the log-likelihood as it is.
-
-    The hidden units of a network can, and so can the components of a factorization. The groups of a hierarchy cannot,
-    because the data say which row belongs to which.
-    """
-    rng = np.random.default_rng(seed)
-    leaves, structure = jax.tree.flatten(drawn_anew(like, rng))
-    # Vectors such as biases are made constant, so that it does not matter which of them belong to the units.
-    leaves = [np.asarray(x) if jnp.ndim(x) >= 2 else np.full(jnp.shape(x), np.mean(x), x.dtype) for x in leaves]
-    rows = _some(in_memory(posterior, seed), FEW_ROWS)
-    value = jit(lambda leaves, rows: posterior._mean(structure.unflatten(leaves), rows))
-    before = float(value(leaves, rows))
-    axes = [(n, i, length) for n, x in enumerate(leaves) if x.ndim >= 2 for i, length in enumerate(x.shape)]
-    pairs = [(a, b) for k, a in enumerate(axes) for b in axes[k + 1 :] if a[0] != b[0] and a[2] == b[2] > 1]
-    for (m, i, length), (n, j, _) in pairs[:MOST_PAIRS]:
-        order = np.roll(np.arange(length), 1)
-        moved = list(leaves)
-        moved[m], moved[n] = np.take(leaves[m], order, i), np.take(leaves[n], order, j)
-        if abs(float(value(moved, rows)) - before) <= SAME * (1 + abs(before)):
-            return True
-    return False
-
-
 def search(posterior: Posterior, like: PyTree, chains: int, batch_size: int, seed: int, tell: Tell) -> Found:
     """Train, find scales, and choose ε by predictions of rows that are held out.
 
@@ -162,7 +98,7 @@ def search(posterior: Posterior, like: PyTree, chains: int, batch_size: int, see
     training, held = divided(posterior.data, rng)
     known = posterior.on(training)
     size = min(batch_size, known.size)
-    flat = _flat_view(known, like)
+    flat = flat_view(known, like)
     given = ravel_pytree(like)[0]
     redrawn = [ravel_pytree(drawn_anew(like, rng))[0] for _ in range(chains)]
     blank = all(float(jnp.std(x)) == 0 for x in jax.tree.leaves(like) if jnp.ndim(x) >= 2)
@@ -178,7 +114,7 @@ def search(posterior: Posterior, like: PyTree, chains: int, batch_size: int, see
     root = 1 / jnp.sqrt(precision)
 
     white = Whitened(known, like, np.zeros(given.size), np.asarray(root))
-    looked_at = _some(known.data, LOOKED_AT)
+    looked_at = some_rows(known.data, LOOKED_AT)
     steepest = jit(lambda z, rows: jnp.max(jax.vmap(lambda x: largest_curvature(white, x, rows, seed))(z)))
     trial = tried(white, size)
     z = trained * jnp.sqrt(precision)
@@ -279,7 +215,7 @@ def _from_given(
     """The networks to begin with: all of them as given, if training here came nowhere near."""
     if blank:
         return trained, False
-    rows = _some(known.data, LOOKED_AT)
+    rows = some_rows(known.data, LOOKED_AT)
     own = float(jit(lambda x, rows: flat.log_density(x, rows) / known.size)(given, rows))
     if own > values[1:].max(initial=-np.inf) + BETTER:
         return jnp.broadcast_to(given, trained.shape), True
@@ -297,12 +233,12 @@ def largest_curvature(white: Posterior, z: Array, rows: PyTree, seed: int) -> Ar
     """The largest eigenvalue of −∇² log p at z, by the power iteration."""
 
     def turn(_: Array, v: Array) -> Array:
-        image = _curved(white, z, v, rows)
+        image = curved(white, z, v, rows)
         return image / jnp.linalg.norm(image)
 
     v = jax.random.normal(jax.random.key(seed), z.shape, z.dtype)
     v = lax.fori_loop(0, POWERS, turn, v / jnp.linalg.norm(v))
-    return jnp.linalg.norm(_curved(white, z, v, rows))
+    return jnp.linalg.norm(curved(white, z, v, rows))
 
 
 def tried(white: Posterior, size: int) -> Callable[..., tuple[Array, Array]]:
@@ -342,18 +278,18 @@ def account(found: Found) -> Record:
     return {"gradients": found.gradients, "held_out": found.scores._asdict(), "from_given": found.given}
 
 
-def _flat_view(posterior: Posterior, like: PyTree) -> Posterior:
+def flat_view(posterior: Posterior, like: PyTree) -> Posterior:
     """The posterior of a flat vector."""
     dimension = ravel_pytree(like)[0].size
     return Whitened(posterior, copy.copy(like), np.zeros(dimension), np.ones(dimension))
 
 
-def _curved(posterior: Posterior, x: Array, v: Array, rows: PyTree) -> Array:
+def curved(posterior: Posterior, x: Array, v: Array, rows: PyTree) -> Array:
     """−∇² log p(x) v."""
     return -jax.jvp(lambda x: posterior.grad(x, rows), (x,), (v,))[1]
 
 
-def _some(data: PyTree, count: int) -> PyTree:
+def some_rows(data: PyTree, count: int) -> PyTree:
     """So many rows, evenly spaced."""
     length = len(jax.tree.leaves(data)[0])
     return jax.tree.map(lambda x: jnp.asarray(x[:: max(1, -(-length // count))]), data)

@@ -1,0 +1,74 @@
+"""The data of a posterior as arrays of one length, checked, and read block by block."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.tree_util import keystr, tree_leaves_with_path
+
+from hamcmc._compile import put
+from hamcmc._types import PyTree
+from hamcmc.target import disk, tables
+
+SAMPLED = 2**30  # bytes; the checksum and the NaN check read only evenly spaced blocks of a larger array
+
+
+def blocks(leaf: Any) -> Iterator[np.ndarray]:
+    """Blocks of about 1 MiB: all of them in succession, or evenly spaced ones of an array above 1 GiB."""
+    leaf = leaf if isinstance(leaf, np.memmap) else np.asarray(leaf)
+    rows = max(1, len(leaf) * 2**20 // max(1, leaf.nbytes))
+    starts = range(0, len(leaf), rows)
+    if leaf.nbytes > SAMPLED:
+        starts = np.linspace(0, len(leaf) - rows, 512).astype(int).tolist()
+    for start in starts:
+        yield disk.rows(leaf, slice(start, start + rows))
+
+
+def _not_finite(array: Any) -> tuple[int, str]:
+    """How many entries are not finite, and where the first of them is, if all were looked at."""
+    bad, begin, where = 0, 0, ""
+    for block in blocks(array):
+        found = ~np.isfinite(block)
+        if found.any() and not bad and array.nbytes <= SAMPLED:
+            where = f", the first in row {begin + tables.first(found.reshape(len(found), -1).any(1)):,}"
+        bad, begin = bad + int(found.sum()), begin + len(block)
+    return bad, where
+
+
+def checked(data: PyTree) -> tuple[PyTree, int]:
+    """The data as arrays of one length, and that length. Raises with the name of the leaf at fault."""
+    if data is None:
+        return None, 0
+    data = tables.as_arrays(data)
+    lengths: dict[str, int] = {}
+    for path, leaf in tree_leaves_with_path(data):
+        name = f"data{keystr(path)}"
+        array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+        if array.dtype.kind not in "fiub" and array.dtype.kind != "c":
+            raise ValueError(f"{name} must be numeric, got dtype {array.dtype}")
+        if array.ndim == 0:
+            raise ValueError(f"{name} must be an array with one row per datum, got a scalar")
+        lengths[name] = array.shape[0]
+        if array.dtype.kind in "fc":
+            bad, where = _not_finite(array)
+            if bad:
+                raise ValueError(f"{name} has {bad} entries that are NaN or infinite{where}")
+    if not lengths:
+        raise ValueError("data has no arrays")
+    if len(set(lengths.values())) > 1:
+        raise ValueError(
+            "data arrays must have one common length, got " + ", ".join(f"{k}: {n}" for k, n in lengths.items())
+        )
+    size = next(iter(lengths.values()))
+    if size == 0:
+        raise ValueError("data is empty: it has 0 rows")
+    streamed = any(isinstance(x, np.memmap) for x in jax.tree.leaves(data))
+
+    def kept(x: Any) -> Any:
+        """A memory map as it is. What stands beside one stays on the host, where rows are read."""
+        if isinstance(x, np.memmap):
+            return x
+        return np.asarray(x, jax.dtypes.canonicalize_dtype(x.dtype)) if streamed else put(x)
+
+    return jax.tree.map(kept, data), size
