@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hamcmc.cli import app as cli
+from hamcmc.cli import model_file
 from hamcmc.diagnostics.result import Result
 from hamcmc.samplers import NAMES
 from hamcmc.store.checkpoint import read_checkpoint
@@ -236,6 +237,15 @@ def test_bad_data_files_exit_2_and_name_the_place(name, content, words, folder, 
     code, text = shell(*[name if a == "data.npz" else a for a in SAMPLE])
     assert code == 2
     assert words in text
+
+
+@pytest.mark.parametrize("text", ["x", "1_0"])  # no number at all, and one that only Python reads
+def test_a_table_is_read_the_same_whatever_its_other_columns_have(text, tmp_path):
+    fields = 'a,"b",c\n1,"2",3\n\n-4e-3, 5 ,6\n'
+    for name, content in {"numbers.csv": fields, "text.csv": fields.replace("3\n", f"{text}\n")}.items():
+        (tmp_path / name).write_text(content)
+        found = model_file.read_data(tmp_path / name, {"x": ["b", "a"]})
+        np.testing.assert_array_equal(found["x"], [[2.0, 1.0], [5.0, -4e-3]])
 
 
 def test_pickled_data_are_refused(folder, shell):

@@ -7,9 +7,10 @@ import inspect
 import struct
 import sys
 import traceback
+import warnings
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -265,9 +266,30 @@ def _read_table(path: Path, delimiter: str, wanted: Collection[str] | None = Non
         places = [i for i, name in enumerate(names) if wanted is None or name in wanted]
         if missing := [name for name in wanted or () if name not in names]:
             raise ModelFileError(f"{path} has no column {missing[0]!r}{nearest(missing[0], names)}")
-        rows = []
+        begin = reader.line_num
+        with suppress(ValueError), warnings.catch_warnings():  # of a table without rows
+            warnings.simplefilter("ignore", UserWarning)
+            table = np.loadtxt(f, delimiter=delimiter, comments=None, quotechar='"', ndmin=2)
+            if len(table) and table.shape[1] == len(names):
+                return Columns((names[i], np.ascontiguousarray(table[:, i])) for i in places)
+    return _read_slowly(path, delimiter, begin, header, places)
+
+
+def _read_slowly(path: Path, delimiter: str, begin: int, header: list[str], places: list[int]) -> Columns:
+    """The columns at some places of a table of which not every field is a number. It finds the line that is at fault.
+
+    Args:
+        path: of the table.
+        delimiter: what stands between fields.
+        begin: the number of lines that the header has.
+        header: the names of all columns.
+        places: which of them are wanted.
+    """
+    rows = []
+    with open(path, newline="", encoding="utf-8-sig") as f:
+        reader = csv.reader(f, delimiter=delimiter)
         for row in reader:
-            if not row:
+            if not row or reader.line_num <= begin:
                 continue
             if len(row) != len(header):
                 raise ModelFileError(f"{path}:{reader.line_num}: {len(row)} fields where the header has {len(header)}")
@@ -279,7 +301,7 @@ def _read_table(path: Path, delimiter: str, wanted: Collection[str] | None = Non
                 raise ModelFileError(message) from None
     if not rows:
         raise ModelFileError(f"{path}: data is empty: there is a header, but no rows")
-    return Columns(zip((names[i] for i in places), np.array(rows, np.float64).T))
+    return Columns(zip((header[i].strip() for i in places), np.array(rows, np.float64).T))
 
 
 def _is_number(text: str) -> bool:
