@@ -18,7 +18,7 @@ test-slow: .venv/installed-test
 	$(BIN)/pytest -m slow
 
 test-browser: .venv/installed-test  # fails without Chromium, where `make test` skips
-	HAMCMC_BROWSER=required $(BIN)/pytest tests/report/test_browser.py
+	HAMCMC_BROWSER=required $(BIN)/pytest -m "slow or not slow" tests/report/test_browser.py
 
 lint: .venv/installed-test  # style, the order of imports between folders, types
 	$(BIN)/ruff check $(CODE)

@@ -147,6 +147,7 @@ def test_programs_that_hand_their_work_to_other_threads_are_known(function, expe
     assert _compile.may_block(function, jnp.ones(4)) == expected
 
 
+@pytest.mark.slow
 def test_models_with_many_matrices_run_alone(monkeypatch):
     """Two of them at once would wait for each other for ever, where XLA has two threads."""
     running, most = [], []

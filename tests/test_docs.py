@@ -26,7 +26,7 @@ FIGURES = "".join((ROOT / f).read_text() for f in ("docs/figures.py", "benchmark
 INTERNAL = (
     *("_*", "*._*", "cli*", "paper*", "store.*", "target.landscape"),
     *("interop.sites", "target.lbfgs", "target.newton", "target.passes", "target.search", "target.sharded"),
-    "target.view",
+    *("target.arrays", "target.view"),
     *("samplers.ensemble*", "samplers.registry", "samplers.small"),
     *("inference.candidates", "inference.compiled", "inference.job", "inference.program", "inference.running"),
     *("inference.scoring", "inference.stream", "inference.tempering", "inference.trials"),
@@ -49,8 +49,11 @@ def blocks(text: str) -> list[tuple[int, str]]:
     return [(text[: m.start()].count("\n") + 1, m[1]) for m in re.finditer(r"```python\n(.*?)```", text, re.DOTALL)]
 
 
-# tests/interop and tests/inference/test_network.py cover what these pages call.
-OTHERWISE_TESTED = ("interoperability.md", "from-blackjax.md", "networks.md", "million-rows.md")
+# Other tests call what these pages call: those of interop and speech, test_network.py and test_auto.py.
+OTHERWISE_TESTED = (
+    *("interoperability.md", "from-blackjax.md", "networks.md", "million-rows.md"),
+    *("priors.md", "speech.md", "cluster.md"),
+)
 LONG = ("README.md", "first-posterior.md")  # runs that repay the time to optimise their programs
 
 

@@ -20,7 +20,8 @@ LONG = ("run_on_disk", "your_own_loop")  # runs that repay the time to optimise 
 
 
 RUN_BY_ITS_PAGE = "first_posterior"  # which tests/test_docs.py runs
-SELDOM = ("clean_a_recording", "run_on_disk")  # tests/speech and tests/inference/test_resume.py cover what these call
+# What these call is covered by tests/speech, tests/inference/test_resume.py and the page on ratings.
+SELDOM = ("clean_a_recording", "run_on_disk", "ratings_to_predictions")
 SCRIPTS = [
     pytest.param(n, marks=pytest.mark.slow) if n in SELDOM else n for n in sorted(SAID.keys() - {RUN_BY_ITS_PAGE})
 ]

@@ -96,6 +96,7 @@ def test_no_modules_import_each_other_in_a_circle():
 # --- without the extras ---
 
 
+@pytest.mark.slow
 def test_sampling_needs_no_extra(tmp_path):
     code = """
 import hamcmc, jax.numpy as jnp, numpy as np

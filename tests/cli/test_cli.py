@@ -97,6 +97,7 @@ def test_sample_summary_report(folder, shell):
     assert (folder / "run" / "report.html").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_csv_and_npz_give_the_same_draws(folder, shell):
     assert shell(*SAMPLE, "--sampler", "sgld", "-o", "a")[0] in ENDED
     arguments = ["data.csv" if a == "data.npz" else a for a in SAMPLE]

@@ -87,6 +87,7 @@ def exact_loo(data):
     return np.array(found)
 
 
+@pytest.mark.slow
 def test_loo_agrees_with_refitting(fitted):
     data, posterior, result = fitted
     each = exact_loo(data)

@@ -48,6 +48,7 @@ def check(package, run):
         assert 0.62 < off < 1.6, f"{what} is off by {off:.2f}"
 
 
+@pytest.mark.slow
 def test_what_replicas_share_counts_once_in_a_run(run):
     check(hamcmc, run)
 

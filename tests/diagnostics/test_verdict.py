@@ -48,13 +48,13 @@ def exact(name, seed, draws=DRAWS):
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_exact_draws_are_never_wrong(judge, name):
-    seeds = 50 if name in ("gaussian", "t1", "funnel") else 15
+@pytest.mark.parametrize("seeds", [10, pytest.param(50, marks=pytest.mark.slow)])
+def test_exact_draws_are_never_wrong(judge, name, seeds):
     words = [
         judge(*exact(name, seed, {"t1": 600, "t3": 300, "funnel": 600}.get(name, DRAWS))).word for seed in range(seeds)
     ]
     assert "wrong" not in words
-    assert words.count("not converged") <= 2
+    assert words.count("not converged") <= 0.04 * seeds + 0.6  # 2 of 50
     # A few hundred heavy-tailed gradients of a funnel do not exclude an error of 10 %, those of two modes not always;
     # and 9600 draws know the 5 to 95 % range of a Cauchy distribution to 3 %.
     assert words.count("good") >= {"funnel": 0.0, "mixture": 0.5, "t1": 0.0}.get(name, 0.9) * seeds

@@ -43,6 +43,7 @@ def check(found, reductions, units):
     assert {kind for kind, *_ in found["collectives"]} == {"all-reduce", "collective-permute"}
 
 
+@pytest.mark.slow
 def test_a_step_of_hamcmc_sends_one_message_and_sums_once():
     """The three chains, their last moves and gradients, and the newest draw travel."""
     unit = 6 * 8 * 4  # bytes of 6 columns of H, 6 factors and two biases

@@ -137,7 +137,7 @@ def test_ratings_that_are_all_the_same_have_a_start(tmp_path):
     assert all(np.isfinite(x).all() for x in hyper)
 
 
-@pytest.mark.parametrize("stop", ["SIGINT", "full disk"])
+@pytest.mark.parametrize("stop", ["SIGINT", pytest.param("full disk", marks=pytest.mark.slow)])
 def test_what_stops_a_run_loses_nothing(stop, ratings, small, tmp_path, monkeypatch):
     path, advance, fsync = tmp_path / "run", FactorizationProgram.advance, os.fsync
     full = []
@@ -273,6 +273,7 @@ class TestInMemory:
         same = pickle.loads(pickle.dumps(model)).predict(users, items)
         np.testing.assert_array_equal(same.mean, kept.predict(users, items).mean)
 
+    @pytest.mark.slow
     def test_what_ends_it_early_has_the_draws_so_far(self, ratings, monkeypatch):
         def stop(status):
             if status.draws == 2:

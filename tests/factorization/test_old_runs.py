@@ -44,6 +44,7 @@ def test_it_opens_predicts_and_reports(old):
     assert "No process is writing this run." in report.write(old).read_text()
 
 
+@pytest.mark.slow
 def test_it_resumes_to_the_draws_of_a_run_from_the_start(old, tmp_path):
     """Bit by bit, if the draws so far are those of this machine."""
     before = draws(old)

@@ -66,6 +66,7 @@ def resumed(path, processes):
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.slow)])
 def test_a_killed_process_ends_all_and_others_go_on(tmp_path, before, after):
     alone = prepared(tmp_path / "alone")

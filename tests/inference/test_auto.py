@@ -104,6 +104,7 @@ def test_a_slow_run_has_fewer_draws(monkeypatch, asked, bend, draws, warmup):
     assert found.settings["warmup"] == warmup
 
 
+@pytest.mark.slow
 def test_too_few_effective_draws_make_it_longer(monkeypatch, tmp_path):
     """The longer run is the one that a larger `thin` gives, to the bit, and its costs include the shorter one."""
     monkeypatch.setitem(grading.ESS, grading.GOOD, 10_000)
@@ -124,6 +125,7 @@ def test_too_few_effective_draws_make_it_longer(monkeypatch, tmp_path):
     assert hamcmc.Result.open(tmp_path / "run").settings["thin"] == thin
 
 
+@pytest.mark.slow
 def test_a_first_run_with_too_few_draws_goes_on(monkeypatch, tmp_path):
     """Its draws are those of one longer run, to the bit, and it costs what the longer run costs."""
     monkeypatch.setitem(grading.ESS, grading.GOOD, 6000)
@@ -148,6 +150,7 @@ def test_a_first_run_with_too_few_draws_goes_on(monkeypatch, tmp_path):
     assert found.meta["gradients"] == again.meta["gradients"]
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_can_be_resumed(monkeypatch, tmp_path):
     monkeypatch.setitem(grading.ESS, grading.GOOD, 6000)
     whole = hamcmc.sample(normal(), replicas=8, progress=False)
@@ -288,6 +291,7 @@ def test_positions_of_any_structure_are_judged():
     assert posterior.init is None
 
 
+@pytest.mark.slow
 def test_arguments_override_the_plan():
     result = hamcmc.sample(normal(), ensembles=3, warmup=200, num_samples=20, adapt=40, replicas=4, progress=False)
     assert (result.settings["ensembles"], result.settings["warmup"], result.settings["replicas"]) == (3, 200, 4)
@@ -352,6 +356,7 @@ def test_a_second_mode_far_away_is_seen():
     assert result.check().word in ("not converged", "wrong")
 
 
+@pytest.mark.slow
 def test_scouts_cross_a_barrier():
     """Two normals in 5 dimensions, 20 standard deviations apart: descents on one side of the first miss the other."""
     other = jnp.zeros(5).at[0].set(20.0)

@@ -130,6 +130,7 @@ def test_the_worst_coordinate_is_named():
 # --- whole runs ---
 
 
+@pytest.mark.slow
 def test_noisy_gradients(tmp_path):
     """Heated 18 times: stopped, kept, not resumed; the smaller step of the message makes the variance right."""
     data = lg.simulate(np.random.default_rng(0), 1000, np.eye(3), 10.0)
@@ -152,6 +153,7 @@ def test_noisy_gradients(tmp_path):
     assert excess == pytest.approx(1.17, abs=0.12)  # a hundredth of 17 times the variance too much
 
 
+@pytest.mark.slow
 def test_a_minibatch_has_an_optimum_of_its_own():
     """A good run on 10⁶ rows, of which 256 are looked at: by their log-density the best start is far better."""
     data = lg.simulate(np.random.default_rng(0), 1_000_000, np.eye(2), 10.0)

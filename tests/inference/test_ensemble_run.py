@@ -53,6 +53,7 @@ def test_an_ensemble_draws_beside_another_what_it_draws_alone(correlated, sample
         assert not np.array_equal(first, second)
 
 
+@pytest.mark.slow
 def test_dispersed_start(correlated):
     """A function of a key starts every replica elsewhere."""
     posterior, _ = correlated
@@ -117,6 +118,7 @@ def test_what_replicas_share_is_counted_once():
     assert independent_share(x, 1) == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [hamcmc.ensemble_hamcmc, hamcmc.ensemble_underdamped])
 def test_steps_grow_while_a_metric_is_learned(make, model):
     """From nothing to ε in the first eighth: replicas start close together, and H is not to be trusted yet."""
@@ -130,6 +132,7 @@ def test_steps_grow_while_a_metric_is_learned(make, model):
     assert size[4] / size[50] == pytest.approx(np.sqrt(5 / 10), rel=0.15)
 
 
+@pytest.mark.slow
 def test_a_precision_that_only_this_thread_has_is_honoured():
     with jax.enable_x64(True):
         posterior = hamcmc.Posterior(lambda x: -0.5 * jnp.sum(x**2), init=jnp.zeros(2))

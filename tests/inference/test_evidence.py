@@ -127,6 +127,7 @@ def test_exact_log_evidence():
     assert lg.log_evidence(data, NOISE) == pytest.approx(direct, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_right_model_is_chosen():
     """Of the first one, two and three columns, by which two the data were made."""
     full = simulated(columns=3)

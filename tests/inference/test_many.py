@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from numpy.testing import assert_array_equal
 
 import hamcmc
@@ -31,6 +32,7 @@ def test_one_run():
     assert int(cut.step) == 7
 
 
+@pytest.mark.slow
 def test_settings_and_runs_are_axes():
     """Two settings of three runs: each run has its key, each setting its sampler and its step, all share the datum."""
     factors = jnp.array([1.0, 2.0])

@@ -41,6 +41,7 @@ def test_two_modes_are_no_mode():
     assert "second mode with about 50.0% of the mass" in found.reason
 
 
+@pytest.mark.slow
 def test_the_best_mode_is_taken():
     """From a start on the wrong side the search ends at a poor mode; the survey comes upon the other."""
     first, found = search(mixture(0.3))
@@ -94,6 +95,7 @@ def test_a_line_across_a_barrier_is_not_convex():
     assert convex(objective, one, one + 0.3, 8)
 
 
+@pytest.mark.slow
 def test_minibatches_are_refused():
     """A run that would see one of two modes does not begin, and the message says what to do."""
     with pytest.raises(ValueError, match=r"second mode with about 50.*Leave batch_size out"):

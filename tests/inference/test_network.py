@@ -228,6 +228,7 @@ def test_chains_that_predict_differently_are_not_converged(run, posterior, monke
     assert "predictions differ between 4 chains" in found.reason
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on(posterior, run, tmp_path):
     result, _, _ = run
     whole = result.posterior["W2"]
@@ -261,6 +262,7 @@ def test_a_network_that_was_trained_better_is_where_all_chains_start(posterior, 
     assert np.array_equal(kept, ends)
 
 
+@pytest.mark.slow
 def test_zeros_are_no_start_for_a_network_and_others_are_drawn():
     zeros = jax.tree.map(np.zeros_like, start())
     blank = hamcmc.Posterior(log_prior, log_likelihood, (X, Y), init=zeros, batched=True)

@@ -142,7 +142,7 @@ def nested_posterior():
 NESTED = {"b": jnp.float32(0.1), "inner": {"c": jnp.zeros(2), "s": jnp.ones(())}}
 
 
-USUAL = ("hamcmc", "ensemble_hamcmc")
+USUAL = ("ensemble_hamcmc",)
 
 
 @pytest.mark.parametrize("name", [n if n in USUAL else pytest.param(n, marks=pytest.mark.slow) for n in samplers.NAMES])
@@ -169,6 +169,7 @@ def test_double_precision_is_honoured(draw, x64):
     assert mixed.posterior["theta"].dtype == np.float32
 
 
+@pytest.mark.slow
 def test_minibatches_without_replacement_reach_the_exact_mean(draw, short_segments):
     """All data at every step, a whole epoch in each minibatch: the same thing but for the order of the rows."""
     short_segments(10)

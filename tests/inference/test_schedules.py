@@ -81,6 +81,7 @@ class TestCyclical:
         with pytest.raises(ValueError, match="floor must be"):
             hamcmc.Cyclical(1.0, 5, floor=1.0)
 
+    @pytest.mark.slow
     def test_a_run_keeps_it_and_resume_knows_it(self, draw, model, short_segments, tmp_path):
         def stop(_):
             raise KeyboardInterrupt

@@ -62,6 +62,7 @@ def test_streamed_draws_are_those_from_memory(model, draw, on_disk, monkeypatch,
     assert cut.settings["data_checksum"] == whole.settings["data_checksum"]
 
 
+@pytest.mark.slow
 def test_double_precision_on_disk(draw, tmp_path, data, model):
     """What is stored in double precision is sampled in the precision that JAX has."""
     wide = [np.asarray(x, np.float64) for x in data]
@@ -106,6 +107,7 @@ def test_full_passes_read_in_parts(on_disk, model):
     assert max(reads) == 100 * 3 * 4
 
 
+@pytest.mark.slow
 def test_an_automatic_run_draws_as_from_memory(tmp_path):
     """Mode, Hessian and rows by importance come from passes over the file; only rounding errors differ."""
     rng = np.random.default_rng(3)

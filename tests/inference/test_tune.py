@@ -98,6 +98,7 @@ def test_bands_hold_every_direction_once_and_none_beyond_a_factor_of_two():
 # --- the landscape ---
 
 
+@pytest.mark.slow
 def test_the_landscape_of_a_gaussian(model, data):
     truth = lg.exact(data, 10.0)
     scape = survey(model, jnp.zeros(3), batch_size=50, seed=0)
@@ -212,6 +213,7 @@ def test_bad_input_is_named(ridge, change, message):
 # --- in a run ---
 
 
+@pytest.mark.slow
 def test_a_run_tunes_itself_and_resumes(draw, data, tmp_path, monkeypatch):
     """What was found is recorded, and a resumed run does not look for it again."""
     found = []
@@ -239,6 +241,7 @@ def test_a_run_tunes_itself_and_resumes(draw, data, tmp_path, monkeypatch):
     assert_array_equal(resumed.posterior["theta"], whole.posterior["theta"])
 
 
+@pytest.mark.slow
 def test_a_sampler_made_by_hand_gets_its_step(draw, model, monkeypatch):
     monkeypatch.setattr("hamcmc.inference.tune.budget_for", lambda gradients: 1000)
     result = draw(hamcmc.sgld(model.grad), step_size="auto")

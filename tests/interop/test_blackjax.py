@@ -154,6 +154,7 @@ class TestTheirsInOurLoop:
 
 
 class TestResume:
+    @pytest.mark.slow
     def test_to_the_same_draws(self, draw, model, short_segments, tmp_path):
         sampler = lambda alpha: from_blackjax(blackjax.sgnht(model.grad, alpha=alpha))
         short_segments(20)

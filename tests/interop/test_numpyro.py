@@ -71,6 +71,7 @@ def check_density(posterior, model, *args, **kwargs):
 
 
 class TestDensity:
+    @pytest.mark.slow
     def test_of_a_hierarchical_model(self, posterior):
         assert posterior.latent == ("w", "sigma", "centre", "share", "a")
         assert posterior.observed == ("y",)
@@ -228,6 +229,7 @@ class TestOnAllData:
         assert_allclose(posterior.log_density(u), -potential_energy(model, args, {}, u), rtol=1e-4)
         return posterior
 
+    @pytest.mark.slow
     def test_a_latent_variable_for_each_datum(self, tmp_path):
         posterior = self.check(schools, 8, SIGMA, EFFECT, why="site z has one value per datum")
         assert posterior.dims == {n: ["school"] for n in ("z", "theta", "y")}
@@ -280,6 +282,7 @@ class TestOnAllData:
         assert posterior.size == N
         check_density(posterior, masked, X[:, 0], Y, seen)
 
+    @pytest.mark.slow
     def test_another_set_of_data_is_not_taken_for_the_same(self, tmp_path):
         """The density of such a model has its data inside: a run must not go on with others."""
         first, second = (from_numpyro(schools, 8, SIGMA, y) for y in (EFFECT, EFFECT + 1))
@@ -392,6 +395,7 @@ def test_gradients_of_a_simplex_are_not_stored():
         hamcmc.sample(posterior, "sgld", {"share": jnp.ones(3) / 3}, step_size=0.1, num_samples=2, store_gradients=True)
 
 
+@pytest.mark.slow
 def test_a_simplex_and_a_cholesky_factor_are_judged_where_they_are_sampled():
     """Their numbers are not free: some never move, which must not be taken for chains that are stuck."""
 

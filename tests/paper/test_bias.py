@@ -42,6 +42,7 @@ def measure(name, label, step_size=0.02, time=4.0):
     return bias.relative_bias(target, samplers(target.grad)[label], step_size, **budget)
 
 
+@pytest.mark.slow
 def test_ensemble_has_less_bias_than_the_naive_sampler():
     """E u₁² of the 10-d target at ε = 0.02: +26 % against +0.8 %, standard errors about 1 %."""
     found = {label: measure("10-d", label) for label in ("naive M=2", "ensemble, neighbours, m=2")}

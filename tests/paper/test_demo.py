@@ -23,6 +23,7 @@ def both(tmp_path_factory):
         return contest.contest(tmp_path_factory.mktemp("demo"), SMALL, tell=said.append), said
 
 
+@pytest.mark.slow
 def test_both_find_the_posterior(both):
     """So many rows make it normal: the Laplace approximation has its moments, but for a small share of an sd."""
     found, said = both

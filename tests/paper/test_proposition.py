@@ -26,6 +26,7 @@ def bias():
     return found
 
 
+@pytest.mark.slow
 def test_sgld_is_unbiased(bias):
     """But for the discretisation, whose bias is about half a per cent."""
     value, error, lost = bias["SGLD", 0.01]

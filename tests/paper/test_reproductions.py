@@ -121,6 +121,7 @@ def test_search_finds_the_step_size():
     assert 0.05 < tuned.schedule(0) / method.step < 30
 
 
+@pytest.mark.slow
 def test_sgrld_by_inversion_is_sgrld():
     """The footnote's way and the library's give the same law: mean drift and noise covariance of one step."""
     data, exact = fig2.simulated(fig2.Case("correlated", 4), seed=0)

@@ -79,6 +79,7 @@ def test_averages_are_over_windows_and_weighted(posed):
     assert np.isnan(found[1]).all()
 
 
+@pytest.mark.slow
 def test_a_broken_sampler_does_not_win(posed):
     """SGRLD with a quarter of the gradient samples a posterior of four times the variance, whatever its step size."""
     posterior, ends = model.linear_gaussian(posed.data, cells.NOISE_VARIANCE), (600, 300)

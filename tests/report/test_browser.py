@@ -441,6 +441,7 @@ def test_the_live_page_of_a_factorization_gets_sections_after_its_burn_in(visit,
     expect(page.locator("#progress")).to_contain_text("hamcmc watch does not answer")
 
 
+@pytest.mark.slow
 def test_the_live_page_follows_and_keeps_what_the_reader_did(visit, serve, tmp_path):
     run = Growing(tmp_path / "run", chains=3)
     run.grow(50)

@@ -238,6 +238,7 @@ def test_names_and_notes_are_escaped(tmp_path):
     assert parsed.plots[0]["rows"][0]["name"] == f"{evil}[0]"
 
 
+@pytest.mark.slow
 def test_many_draws_make_a_small_page(tmp_path):
     x = np.random.default_rng(0).standard_normal((4, 20_000, 6)).astype(np.float32)
     result = make_result({"x": x}, 1 / np.arange(1, 20_001), stats={"grad_norm": x[:, :, 0] ** 2})

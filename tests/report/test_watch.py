@@ -229,6 +229,7 @@ def test_errors_of_the_command(growing, tmp_path):
     server.server_close()
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_ctrl_c(growing):
     growing.grow(20)
     command = [sys.executable, "-m", "hamcmc.cli", "watch", str(growing.path), "--port", "0", "--no-open"]

@@ -76,6 +76,7 @@ def test_names_are_checked():
             hamcmc.alternating(target, conditional, ensemble, drawn=("tau",))
 
 
+@pytest.mark.slow
 def test_samplers_are_taken_in_every_way():
     """By name, by a sampler's own function and by a function of the target; not a finished sampler."""
     target = posterior(hamcmc)

@@ -153,8 +153,7 @@ def quadratic(dimension=6, seed=3):
     return root @ root.T / dimension + 0.2 * np.eye(dimension)
 
 
-@pytest.mark.parametrize("metric", [None, np.array([0.5, 2.0, 1.0, 3.0, 0.1, 1.5])])
-@pytest.mark.parametrize("gamma", [0.3, "newest"])
+@pytest.mark.parametrize(("metric", "gamma"), [(None, "newest"), (np.array([0.5, 2.0, 1.0, 3.0, 0.1, 1.5]), 0.3)])
 def test_incremental_gram_over_many_moves(metric, gamma):
     """Twenty moves of one chain on a pytree: each displacement is that of a dense H on a base γ diag(d)."""
     a, slots, damping, cosine = quadratic(), 3, 0.05, 0.2

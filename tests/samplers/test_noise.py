@@ -8,6 +8,7 @@ import pytest
 from hamcmc.samplers.noise import normal, standard_normal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 50), (10_001,)])
 def test_normal_is_jax_random_normal(shape):
     key = jax.random.key(3)

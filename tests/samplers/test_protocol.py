@@ -121,7 +121,16 @@ def test_step_size_convention(sampler, batch):
     assert norms[1] / norms[0] == pytest.approx(2, rel=1e-3)
 
 
-def test_mirror_keeps_positions_in_the_support(target):
+MIRRORED = ("sgld", "hamcmc", "ensemble_hamcmc")
+UNMIRRORED = ("ensemble_adjusted", "ensemble_hmc", "independence", "leimkuhler_matthews")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [(*MIRRORED, *UNMIRRORED), pytest.param(hamcmc.samplers.NAMES, marks=pytest.mark.slow)],
+    ids=["some", "all"],
+)
+def test_mirror_keeps_positions_in_the_support(names):
     """With a mirror at 0 every draw of every sampler that takes one is positive."""
     posterior = hamcmc.Posterior(
         lambda theta: -jnp.sum(theta),
@@ -130,9 +139,9 @@ def test_mirror_keeps_positions_in_the_support(target):
         support=hamcmc.positive(by="mirror"),
     )
     posterior.fisher = np.eye(2) * 9
-    for name in hamcmc.samplers.NAMES:
+    for name in names:
         options = {"fisher": jnp.eye(2) * 9} if name == "sgrld" else {}
-        if name in ("ensemble_adjusted", "ensemble_hmc", "independence", "leimkuhler_matthews"):  # which take none
+        if name in UNMIRRORED:
             with pytest.raises(ValueError, match="cannot use a mirror"):
                 hamcmc.samplers.build(name, posterior)
             continue

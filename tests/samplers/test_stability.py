@@ -57,10 +57,12 @@ def check_tails(package):
     assert found.max() < 0.15, f"{100 * found.max():.0f} % of the draws are in tails of 5 %"
 
 
+@pytest.mark.slow
 def test_ridge():
     check_ridge(hamcmc)
 
 
+@pytest.mark.slow
 def test_heavy_tails():
     check_tails(hamcmc)
 

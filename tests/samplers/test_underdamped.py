@@ -68,10 +68,12 @@ def check_few_pairs(package):
     check(found, 0.01)
 
 
+@pytest.mark.slow
 def test_shared_minibatches_do_not_heat():
     check_noise(hamcmc)
 
 
+@pytest.mark.slow
 def test_few_pairs():
     check_few_pairs(hamcmc)
 
@@ -96,6 +98,7 @@ def test_without_it(file, old, new, checked):
         checked(package)
 
 
+@pytest.mark.slow
 def test_noise_is_measured():
     """It is proportional to the minibatches', and nothing where there is none; then nothing is slowed down."""
     settings = {"pairs": 3, "step_size": 0.01, "steps": 2000, "warmup": 0}

@@ -91,6 +91,7 @@ def test_draws_differ_and_scatter_by_the_sd():
     assert 0.7 < np.mean(residual**2) / np.mean(part.sd**2) < 1.3
 
 
+@pytest.mark.slow
 def test_more_draws_than_looks():
     """Each of them sounds, and none is another."""
     noisy = voice(1) + 0.5 * np.random.default_rng(3).normal(size=(8000, 1))
@@ -99,6 +100,7 @@ def test_more_draws_than_looks():
     assert len({x.tobytes() for x in part.draws}) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("samples", "channels", "rate"),
     [(1, 1, 8000), pytest.param(50, 1, 8000, marks=pytest.mark.slow), (2000, 5, 96_000)],

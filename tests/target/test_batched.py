@@ -50,6 +50,7 @@ def test_density_gradients_and_hessian_are_the_same(both):
         np.testing.assert_allclose(many, one, rtol=2e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_views_weigh_many_rows_as_each(both):
     found = [hamcmc.laplace(p) for p in both]
     views = [hamcmc.control_variate(p, f, order=2, importance=True) for p, f in zip(both, found)]
@@ -58,6 +59,7 @@ def test_views_weigh_many_rows_as_each(both):
     np.testing.assert_allclose(many, one, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same(both):
     one, many = (hamcmc.sample(p, progress=False) for p in both)
     np.testing.assert_allclose(many.posterior["theta"], one.posterior["theta"], atol=1e-4)

@@ -51,6 +51,7 @@ def opened(path):
     return found
 
 
+@pytest.mark.slow
 def test_mode_hessian_and_scores_are_those_from_memory_in_flat_memory(rows, monkeypatch):
     monkeypatch.setattr("hamcmc.target.passes.CHUNK", 3 * 100)
     monkeypatch.setattr("hamcmc.target.noise.CHUNK", 3 * 100)

@@ -104,6 +104,7 @@ def check_anchor(package):
     assert (sampler.gradients_per_step, sampler.passes_per_step) == (2, 1 / 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", [check_unbiased, check_variance, check_second_order, check_anchor])
 def test_in_double_precision(x64, check):
     check(hamcmc)
@@ -206,6 +207,7 @@ def test_svrg_passes_over_the_data_only_when_due():
 USUAL = ("psgld", "ccadl", "hamcmc", "ensemble_hamcmc")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [USUAL, pytest.param(samplers.NAMES, marks=pytest.mark.slow)], ids=["usual", "all"])
 def test_every_sampler_by_name(names):
     """Each takes a step, and on all data, where the estimator is the gradient itself, it is the plain step."""

@@ -256,7 +256,10 @@ def check(package, make: Callable) -> None:
     assert np.abs(mean - exact).max() <= case.tolerance * np.abs(exact).max(), f"off: {mean} for {exact}"
 
 
-@pytest.mark.parametrize("name", TARGETS)
+QUICK = ("posterior", "second order by importance", "conditional", "stable", "ratings")  # of each kind of factor one
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in TARGETS])
 def test_minibatches_average_to_the_gradient_of_the_log_density(name, x64):
     check(hamcmc, TARGETS[name])
 

@@ -88,6 +88,7 @@ def test_dicts_can_be_frozen_in_part():
     assert float(posterior.log_density(posterior.init)) == pytest.approx(-0.5 * (2 + 12))
 
 
+@pytest.mark.slow
 def test_chains_may_start_from_networks_of_their_own():
     posterior = hamcmc.Posterior(
         log_prior, log_likelihood, (X, Y), init=lambda key: eqx.nn.Linear(2, "scalar", key=key)

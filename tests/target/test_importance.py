@@ -108,6 +108,7 @@ def test_the_usual_steps_are_enough_for_our_own_probabilities():
         assert importance.Guide.of(last).steps == importance.STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_rows_on_the_host_are_the_same(batch_size):
     data = jnp.arange(7.0)
@@ -177,6 +178,7 @@ def test_rows_of_rare_features_are_drawn_more_often():
     assert view.checksum() != hamcmc.control_variate(posterior, found, order=2).checksum()
 
 
+@pytest.mark.slow
 def test_a_run_in_memory_on_disk_and_resumed(tmp_path, short_segments):
     """Streamed rows are those that a run in memory draws, with their weights; other probabilities are refused."""
 

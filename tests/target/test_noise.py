@@ -57,6 +57,7 @@ def test_broken_sums_are_noticed(old, new):
         check_covariance(package)
 
 
+@pytest.mark.slow
 def test_rows_by_importance_are_weighed():
     """All rows with their probabilities, and a large sample of drawn rows, tell of the same noise."""
     posterior, found = rare(hamcmc)

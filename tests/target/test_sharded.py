@@ -28,6 +28,7 @@ def report():
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_sums_are_those_of_rows_in_one_piece(report):
     assert len(report["differences"]) == 13
     for what, difference in report["differences"].items():

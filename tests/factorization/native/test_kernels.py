@@ -128,6 +128,7 @@ def test_a_loop_over_mapped_ratings_makes_no_copy(tmp_path):
     agree(loop(*arguments), (W, H, total), 1e-4)
 
 
+@pytest.mark.slow
 @needs_kernel
 def test_on_two_devices():
     """In a process of its own, since the number of devices is fixed when JAX starts."""
