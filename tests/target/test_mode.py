@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 
 import hamcmc
 from hamcmc.target import linear_gaussian as lg
+from hamcmc.target import mode
 from tests.mutation import mutant
 
 
@@ -262,6 +263,19 @@ def test_a_centred_hierarchy_has_no_mode():
     with pytest.warns(UserWarning, match="find_mode did not converge: no mode"):
         hamcmc.find_mode(posterior, start)
     assert hamcmc.laplace(*schools(centred=False)).converged
+
+
+def test_somebody_in_a_hurry_does_not_follow_a_density_that_only_becomes_narrower():
+    """A patient search goes on to where the numbers end. With a mode at the end there is no difference."""
+    ends = {}
+    for patient in (True, False):
+        posterior, start = schools(centred=True)
+        ends[patient] = mode.approximated(*mode.prepared(posterior, start, 0), patient=patient)
+    assert "narrower, along tau" in ends[False].reason
+    assert not ends[False].converged
+    assert 2 * ends[False].gradients < ends[True].gradients
+    posterior, start = schools(centred=False)
+    assert mode.approximated(*mode.prepared(posterior, start, 0), patient=False).converged
 
 
 def test_densities_without_a_mode_or_with_many():

@@ -278,7 +278,7 @@ def path(objective: Objective, x: np.ndarray) -> Iterator[Step]:
         if not np.isfinite(hessian).all():
             return
         model = model_of(hessian, objective.passes.precision)
-        place = Place(x, root_of(model), -value + log_volume(model), step)
+        place = Place(x, root_of(model), -value + model.log_volume, step)
         yield Step(place, value, decrement(model, grad), model.positive)
         moved = improved(objective, x, value, grad, model, damping)
         if moved is None:
@@ -318,7 +318,7 @@ def improved(
     """A damped Newton step that lowers U, with U and its gradient there and the next damping; None if there is none."""
     slope = model.vectors.T @ (grad / model.scale)
     for _ in range(40):
-        step = -(model.vectors @ (slope / (floored(model, 1e-8) + damping))) / model.scale
+        step = -(model.vectors @ (slope / (model.floored(1e-8) + damping))) / model.scale
         there = objective.passes.rounded(x + step)
         new, new_grad, _ = objective.value_and_grad(there)
         if np.isfinite(new) and new < value:
@@ -329,20 +329,9 @@ def improved(
 
 def root_of(model: Model) -> np.ndarray:
     """S with S Sᵀ = |H|⁻¹."""
-    return model.vectors / np.sqrt(floored(model, 1e-8)) / model.scale[:, None]
-
-
-def log_volume(model: Model) -> float:
-    """log |S|, in which flat directions count no more than as ten times as long as the steepest."""
-    return float(-np.sum(np.log(model.scale)) - 0.5 * np.sum(np.log(floored(model, 1e-2))))
+    return model.vectors / np.sqrt(model.floored(1e-8)) / model.scale[:, None]
 
 
 def decrement(model: Model, grad: np.ndarray) -> float:
     """gᵀ|H|⁻¹g."""
-    return float(np.sum((model.vectors.T @ (grad / model.scale)) ** 2 / floored(model, 1e-8)))
-
-
-def floored(model: Model, share: float) -> np.ndarray:
-    """The absolute eigenvalues, none below a share of the largest; ones where the density has no curvature at all."""
-    largest = model.lifted.max()
-    return np.maximum(model.lifted, share * largest) if largest > 0 else np.ones_like(model.lifted)
+    return float(np.sum((model.vectors.T @ (grad / model.scale)) ** 2 / model.floored(1e-8)))

@@ -14,6 +14,8 @@ GAIN = 3.0  # the decrease of the decrement that a step must bring for its Hessi
 LEAST = 0.02  # nats that U must rise within a standard deviation; that of a normal density rises by 0.5
 REJECTED = 30  # steps refused in succession after which the search ends
 SURE = 0.1  # share of the tolerance that the decrement by an old Hessian must reach before a new one is computed
+NARROWER = 4  # Hessians in succession that must show that places only become narrower
+WORTH = 0.25  # the share of a fall of U by which the mass around a place must grow with it
 EDGE = 1e-3  # in standard deviations; a parameter so near to the edge of its mirrored support is on it
 NOISE = 1e-6  # share of |U| below which its changes may be rounding errors of a model that works in single precision
 
@@ -87,6 +89,16 @@ class Model(NamedTuple):
         """The absolute eigenvalues, none of them zero."""
         return np.maximum(np.abs(self.values), self.smallest)
 
+    def floored(self, share: float) -> np.ndarray:
+        """The absolute eigenvalues, none below a share of the largest; ones where there is no curvature at all."""
+        largest = self.lifted.max()
+        return np.maximum(self.lifted, share * largest) if largest > 0 else np.ones_like(self.lifted)
+
+    @property
+    def log_volume(self) -> float:
+        """log |H|^(−½), in which flat directions count no more than as ten times as long as the steepest."""
+        return float(-np.sum(np.log(self.scale)) - 0.5 * np.sum(np.log(self.floored(1e-2))))
+
     def step(self, grad: np.ndarray, radius: float) -> tuple[np.ndarray, float, float]:
         """A step, its length, and the decrease of U that the model predicts.
 
@@ -143,8 +155,8 @@ class Outcome(NamedTuple):
         steps: how many were taken.
         ended: "converged", "steps" (none are left), "refused" (no step decreases U), "rounded" (the next position is
             this one to the digits of the session), "flat" (some direction has no curvature), "endless" (a standard
-            deviation away along the last slope U is no higher), "curved" (the curvature is not finite) or "infinite"
-            (the density is).
+            deviation away along the last slope U is no higher), "curved" (the curvature is not finite), "infinite"
+            (the density is) or "narrow" (U falls only because places become narrower).
         fall: by how many nats U fell in the last step that was taken.
         along: the coordinate that moved most in it, in its standard deviations.
         stale: whether the Hessian is of another position.
@@ -172,6 +184,7 @@ def descend(
     limit: int,
     hessian: Parts | None = None,
     verify: bool = True,
+    patient: bool = True,
 ) -> Outcome:
     """Newton steps from x until the decrement is below the tolerance.
 
@@ -182,6 +195,7 @@ def descend(
         limit: the most steps.
         hessian: of the log-density near x, to begin with; computed if it is not given.
         verify: whether the Hessian must be that of the last position, and U rise beyond it.
+        patient: whether to go on where U falls only because places become narrower: towards no mode, most likely.
     """
     search = _Search(objective, x, hessian)
     ended, rejected = "steps", 0
@@ -206,6 +220,9 @@ def descend(
         if verdict in ("infinite", "curved", "rounded") or rejected > REJECTED:
             ended = verdict
             break
+        if not patient and search.narrowing:
+            ended = "narrow"
+            break
     if verify and search.stale:
         search.renew()
     return search.outcome(ended)
@@ -225,6 +242,7 @@ class _Search:
             raise ValueError("the log-density has no finite second derivatives at the start: choose another init")
         self.free = self._free()
         self.model = self._model()
+        self.saddles: list[tuple[float, float]] = []  # U and mass where Hessians in succession were not positive
 
     @property
     def slope(self) -> np.ndarray:
@@ -244,7 +262,20 @@ class _Search:
         self.hessian, self.stale = found, False
         self.free = self._free()
         self.model = self._model()
+        mass = self.model.log_volume - self.value
+        self.saddles = [] if self.model.positive else [*self.saddles, (self.value, mass)]
         return True
+
+    @property
+    def narrowing(self) -> bool:
+        """Whether U falls and there is hardly more mass: what places gain in height they lose in width.
+
+        So it is on the way to where all effects of a centred hierarchy are equal and their deviation is zero.
+        """
+        if len(self.saddles) <= NARROWER:
+            return False
+        (value, mass), (last, around) = self.saddles[-NARROWER - 1], self.saddles[-1]
+        return around - mass < WORTH * (value - last)
 
     def _free(self) -> np.ndarray:
         """The coordinates that are not held at an edge, against a slope that leads across it."""
@@ -264,8 +295,9 @@ class _Search:
         if value == -np.inf:
             self.along = self.longest(step)
             return "infinite"
-        before, after = self.model.decrement(self.slope), self.model.decrement(np.where(self.free, grad, 0.0))
-        fall = self.value - value
+        fall, before, after = self.value - value, self.model.decrement(self.slope), np.inf
+        if np.isfinite(value):
+            after = self.model.decrement(np.where(self.free, grad, 0.0))
         quiet = self.model.positive and fall > -NOISE * (1 + abs(self.value)) and after < 0.5 * before
         if not np.isfinite(value) or not (fall > 0.05 * predicted or quiet):
             if not self.stale:

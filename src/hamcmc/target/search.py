@@ -90,7 +90,7 @@ class Search:
         limit = self.iterations if patient or self.passes.dimension <= FEW else min(FEWER_STEPS, self.iterations)
         for part, tolerance in self._parts(rows):
             objective = newton.Objective(self.passes, part)
-            steps = {"tolerance": tolerance, "limit": limit, "hessian": hessian, "verify": False}
+            steps = {"tolerance": tolerance, "limit": limit, "hessian": hessian, "verify": False, "patient": patient}
             try:
                 end = newton.descend(objective, x, **steps)
             except ValueError:  # these rows do not suffice for finite numbers; all data may
@@ -103,7 +103,8 @@ class Search:
             elif not patient and not end.model.positive:
                 return self._found(end, part)
         objective = newton.Objective(self.passes, rows)
-        end = newton.descend(objective, x, tolerance=self.tolerance, limit=limit, hessian=hessian)
+        steps = {"tolerance": self.tolerance, "limit": limit, "hessian": hessian, "patient": patient}
+        end = newton.descend(objective, x, **steps)
         return self._found(end, rows)
 
     def _found(self, end: newton.Outcome, rows: np.ndarray | None) -> Found:
@@ -149,6 +150,11 @@ class Search:
             return (
                 f"no mode after {end.steps} Newton steps{self._of(rows)}: U still fell by {end.fall:.1g} nats in the "
                 f"last one, most of it along {along}; the density may be unbounded, as that of a centred hierarchy is"
+            )
+        if end.ended == "narrow":
+            return (
+                f"no mode: after {end.steps} Newton steps{self._of(rows)} U falls only because places become narrower, "
+                f"along {along}; the density is unbounded, as that of a centred hierarchy is"
             )
         if end.ended == "endless":
             return f"no mode{self._of(rows)}: U does not rise along {along}, which only tends to infinity"
