@@ -50,7 +50,7 @@ nitpick_ignore_regex = [
     # Types in signatures that users never make themselves, and names that are imported for type checkers only.
     ("py:class", r"hamcmc\.(store\.(result|recorder)|diagnostics\.fields|target\.(newton|estimators))\..*"),
     ("py:class", r"hamcmc\.(stable\.chains|speech\.model|samplers\.alternating)\..*"),
-    ("py:class", "SamplingAlgorithm|InferenceData|Demo|Reproduction"),
+    ("py:class", "SamplingAlgorithm|InferenceData|Demo|Reproduction|Model"),  # the last is PyMC's
 ]
 
 html_theme = "furo"

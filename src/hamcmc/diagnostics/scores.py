@@ -83,7 +83,7 @@ class Reliability(NamedTuple):
 
     @property
     def error(self) -> float:
-        """The expected calibration error: the mean difference of confidence and accuracy over all rows."""
+        """The mean difference of confidence and accuracy over all rows, the expected calibration error."""
         gaps = np.where(self.rows > 0, self.rows * np.abs(self.confidence - self.accuracy), 0.0)
         return float(gaps.sum() / self.rows.sum())
 
