@@ -20,6 +20,8 @@ from hamcmc.target.sharded import shards_of
 AFFORDABLE = 2**31  # data values that may be looked at, over all draws; beyond it random rows stand for all
 SUBSAMPLED = 2**29  # data values that are looked at then
 POOL = 2**26  # bytes of streamed rows from which these are drawn
+BESIDE = 64  # rows beside each other that are drawn together: single ones all over the memory take far longer
+PLACES = 256  # at least so many such places, because rows beside each other may be alike
 PART = 2**22  # data values in one pass
 TOGETHER = 8  # positions whose gradients are computed side by side
 SOME = 8192  # rows on which log-densities are compared
@@ -117,7 +119,8 @@ def _on_some_rows(posterior: Posterior, positions: PyTree, rows: int, seed: int)
     around = control_variate(posterior, centre)
     pool = in_memory(posterior, seed, POOL)
     size = len(jax.tree.leaves(pool)[0])
-    count = len(jax.tree.leaves(positions)[0])
+    count, rows = len(jax.tree.leaves(positions)[0]), min(rows, size)
+    beside = int(np.clip(rows // PLACES, 1, BESIDE))
 
     @jit
     def of_all(positions: PyTree, key: Array, pool: PyTree) -> PyTree:
@@ -125,8 +128,9 @@ def _on_some_rows(posterior: Posterior, positions: PyTree, rows: int, seed: int)
 
         def one(both: tuple[PyTree, Array]) -> PyTree:
             position, key = both
-            chosen = jax.random.randint(key, (min(rows, size),), 0, size)
-            return around.grad(position, minibatch.gather(pool, chosen))
+            first = jax.random.randint(key, (-(-rows // beside),), 0, size)
+            chosen = (first[:, None] + jnp.arange(beside)) % size  # so that every row is equally likely
+            return around.grad(position, minibatch.gather(pool, chosen.ravel()))
 
         return lax.map(one, (positions, jax.random.split(key, count)))
 
