@@ -150,7 +150,8 @@ def speech_is_cleaner(rows: Rows) -> Outcome:
     """Figure 3: HAMCMC above pSGLD, and that not below SGLD."""
     sdr = {r["method"]: number(r["mean SDR"]) for r in rows if r["method"] in ("noisy", "SGLD", "pSGLD", "HAMCMC")}
     told = "mean SDR in dB: " + ", ".join(f"{m} {v:.2f}" for m, v in sdr.items())
-    return told, yes(sdr["HAMCMC"] > sdr["pSGLD"] >= sdr["SGLD"], "no, in this order")
+    best, order = sdr["HAMCMC"] > max(sdr["pSGLD"], sdr["SGLD"]), sdr["pSGLD"] >= sdr["SGLD"]
+    return told, f"HAMCMC above both: {yes(best)}; pSGLD not below SGLD: {yes(order)}"
 
 
 def parts_are_diagonals(rows: Rows) -> Outcome:

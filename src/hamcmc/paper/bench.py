@@ -1,7 +1,5 @@
 """The runs of figure 3: a search with the same budget for all, then the test files, with finished runs kept."""
 
-import os
-import platform
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -68,10 +66,14 @@ class Bench:
         tuning: the files to search on.
         journal: where finished runs are kept.
         data: a digest of the corpus.
+
+    Attributes:
+        spent: the seconds of all runs, those that were finished before among them.
     """
 
     def __init__(self, W: np.ndarray, asked: Record, seed: int, tuning: list[Recording], journal: Journal, data: str):
         self.W, self.asked, self.seed, self.tuning, self.journal, self.data = W, asked, seed, tuning, journal, data
+        self.spent = 0.0
         names = ("speech_alpha", "noise_alpha", "speech_rank", "noise_rank", "iterations", "averaged")
         self.model = {k: asked[k] for k in names} | {"data": data, "dictionary_seed": seed, "held": _held(asked)}
 
@@ -134,6 +136,7 @@ class Bench:
         else:
             self._clock.end(None)
         sdr, covered, seconds = kept
+        self.spent += seconds
         return Outcome(np.nan if sdr is None else sdr, tuple(np.nan if c is None else c for c in covered), seconds)
 
 
@@ -166,8 +169,3 @@ def _minutes(seconds: float) -> str:
 def _held(asked: Record) -> list[int]:
     """How many sentences the dictionary is not trained on."""
     return [asked["test"], asked["development"]]
-
-
-def machine() -> Record:
-    """What the results were computed on."""
-    return {"platform": platform.platform(), "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}

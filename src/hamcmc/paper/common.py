@@ -100,7 +100,11 @@ def finish(
 
 
 def record(found: Reproduction, command: str, seconds: float) -> Reproduction:
-    """Add to ``results.json`` by which command it was made, and how long that took."""
+    """Add to ``results.json`` by which command it was made, and how long that took.
+
+    A run that went on where it had been stopped may know itself how long all of it took.
+    """
+    seconds = max(seconds, found.results.get("seconds", 0.0))
     return _write(replace(found, results=found.results | {"command": command, "seconds": seconds}))
 
 

@@ -11,7 +11,6 @@ each step, so they get a tenth of the steps.
 
 import tempfile
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from matplotlib.figure import Figure
 
 from hamcmc._types import Record
 from hamcmc.inference.progress import Progress, silent
-from hamcmc.paper.bench import Bench, Work, machine
+from hamcmc.paper.bench import Bench, Work
 from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
 from hamcmc.paper.corpus import make_corpus
 from hamcmc.paper.denoising import CHANGES, Outcome, Recording, fingerprint, read_corpus, samples, train
@@ -118,12 +117,16 @@ def reproduce(
         changes: which changes to measure, such as ``"log,clip"`` or ``"none"``; by default each, and all together
             (none in a quick run).
     """
-    asked: Record = settings(quick) | {"corpus": None if corpus is None else str(corpus), "changes": changes}
+    asked: Record = settings(quick) | {"corpus": None if corpus is None else corpus.name, "changes": changes}
     tables = chosen_changes("none" if quick and changes is None else changes)
     with tempfile.TemporaryDirectory() as folder:
         if corpus is None:
             make_corpus(Path(folder), asked["test"] + asked["development"] + (4 if quick else 18), seed)
-        name = "mixtures made here, of synthetic voices and noises" if corpus is None else f"files of {corpus}"
+        name = (
+            "mixtures made here, of synthetic voices and noises"
+            if corpus is None
+            else f"files of the corpus {corpus.name}"
+        )
         return _reproduce(Path(out), quick, seed, progress, asked, corpus or Path(folder), name, tables)
 
 
@@ -172,9 +175,8 @@ def _reproduce(
             each = done[w]
             covered = [f"{x:.2f}" for x in shares(each.outcomes)]
             sdrs = [o.sdr for o in each.outcomes]
-            rows.append(
-                [w.label, *_means(sdrs, w.files, noises), *covered, seconds(each.outcomes), PAPER.get(w.label, "")]
-            )
+            means = ["–" if np.isnan(m) else m for m in _means(sdrs, w.files, noises)]
+            rows.append([w.label, *means, *covered, seconds(each.outcomes), PAPER.get(w.label, "")])
     second = []
     for w in work:
         if w.changes:
@@ -232,10 +234,10 @@ def _reproduce(
             "command": " ".join(
                 [f"hamcmc reproduce fig3 --seed {seed}"]
                 + ["--quick"] * quick
-                + [f"--{k} {asked[k]}" for k in ("corpus", "changes") if asked[k] is not None]
+                + ["--corpus PATH"] * (asked["corpus"] is not None)
+                + [f"--changes {asked['changes']}"] * (asked["changes"] is not None)
             ),
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": machine(),
+            "seconds": bench.spent,
             "tuned": {
                 w.label: {"parameters": done[w].parameters, "tried": done[w].tried} for w in work if not w.changes
             },
@@ -310,7 +312,8 @@ def _draw(found: dict[str, list[float]], files: dict[str, list[Recording]], nois
     width = 0.8 / len(found)
     for i, (label, values) in enumerate(found.items()):
         tested = files[label]
-        groups = [np.array([v for v, r in zip(values, tested) if r.noise == n]) for n in noises] + [np.array(values)]
+        groups = [np.array([v for v, r in zip(values, tested) if r.noise == n]) for n in noises]
+        groups.append(np.array(values if all(len(g) for g in groups) else []))  # the mean over all noises, or none
         groups = [g[np.isfinite(g)] for g in groups]
         place = np.arange(len(groups)) + (i - (len(found) - 1) / 2) * width
         mean, spread = (np.array([f(g) if len(g) else np.nan for g in groups]) for f in (np.mean, np.std))
