@@ -37,7 +37,7 @@ def test_spectra_reconstruct(rate):
     x = np.random.default_rng(0).normal(size=rate // 3 + 1)
     X = spectrum.analyse(x, rate)
     np.testing.assert_allclose(spectrum.synthesise(X, rate, len(x)), x, atol=1e-12)
-    assert abs(spectrum.transform(rate).delta_f / spectrum.BIN_HERTZ - 1) < 0.005
+    assert abs(spectrum.transform(rate).frequencies[1] / spectrum.BIN_HERTZ - 1) < 0.005
     assert np.mean(np.abs(X[2:-2, 4:-4]) ** 2) == pytest.approx(1, abs=0.1)
 
 

@@ -46,7 +46,7 @@ def test_no_seam(rate):
     said, s_on = speech(rate)
     hiss = 0.1 * np.random.default_rng(6).normal(size=len(said))
     out = clean((said + hiss)[:, None], rate)[:, 0]
-    frames = spectrum.transform(rate).t(len(said))
+    frames = spectrum.transform(rate).times(len(said))
     at = np.clip((frames * rate).astype(int), 0, len(said) - 1)
     near = np.convolve(np.abs(said), np.ones(rate // 10), "same")[at]
     pause, s_frames = near < 1e-3 * near.max(), (np.convolve(s_on, np.ones(rate // 25), "same") > rate // 26)[at]

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hamcmc import samplers
+from hamcmc import _compile, samplers
 from hamcmc._types import Record
 from hamcmc.inference.display import shown
 from hamcmc.inference.progress import Progress, Status
@@ -147,7 +147,7 @@ def denoise(
     ramp = np.sin(np.linspace(0, math.pi / 2, fade + 2)[1:-1])[:, None] ** 2
     with shown(progress, "denoising") as show:
         for number, (noisy, new) in enumerate(stretches(blocks, round(STRETCH * rate), fade)):
-            channels = [clean(x, jax.random.key(hash_of(seed, number, c))) for c, x in enumerate(noisy.T)]
+            channels = [clean(x, hash_of(seed, number, c)) for c, x in enumerate(noisy.T)]
             sounds = np.stack([c[0] for c in channels], -1)  # (1 + draws, samples, channels)
             if tail is not None:
                 n = min(fade, sounds.shape[1])
@@ -157,7 +157,7 @@ def denoise(
             done += new
             frames = math.ceil(new / (rate * spectrum.HOP_SECONDS))
             sd = np.stack([c[1][:, :frames] for c in channels]) if uncertainty else None
-            frequencies = spectrum.transform(rate).f
+            frequencies = spectrum.transform(rate).frequencies
             yield Cleaned(sounds[0], sounds[1:] if draws else None, sd, frequencies, spectrum.HOP_SECONDS)
             if length:
                 show(Status(min(1.0, done / length), f"{done / rate:.0f} s"))
@@ -173,9 +173,9 @@ def old_quality(name: str) -> Run:
     return run
 
 
-def hash_of(seed: int, stretch: int, channel: int) -> int:
+def hash_of(seed: int, stretch: int, channel: int) -> np.uint32:
     """A seed for one channel of one stretch."""
-    return int(np.random.SeedSequence((seed, stretch, channel)).generate_state(1)[0])
+    return np.random.SeedSequence((seed, stretch, channel)).generate_state(1)[0]
 
 
 def stretches(blocks: Iterable[np.ndarray], size: int, fade: int) -> Iterator[tuple[np.ndarray, int]]:
@@ -210,7 +210,7 @@ def maker(name: str) -> Callable[[model.SpeechTarget], samplers.Sampler]:
 
 def clean_stretch(
     noisy: np.ndarray,
-    key: jax.Array,
+    seed: np.uint32,
     *,
     rate: int,
     dictionary: Dictionary,
@@ -228,17 +228,16 @@ def clean_stretch(
     speech, noise = (x - math.log(2) for x in guess(power))  # E|s|² = Φ v with Φ near 2
     bins = min(len(X), len(dictionary.W), BINS)
     stretch = prepare(power[:bins], speech[:bins], noise[:bins], dictionary.rows(bins))
-    key, normal = jax.random.split(key)
-    found = steady(key, stretch, prior, run, min(draws, run.kept // model.EACH))
+    found = steady(seed, stretch, prior, run, min(draws, run.kept // model.EACH))
     rest = above_dictionary(power[bins:], speech[bins:], noise[bins:], prior)
 
     def whole(share_and_power: Any) -> np.ndarray:
         """Without the padding, and with what is above the dictionary: (2, F, T)."""
         return np.concatenate([np.asarray(share_and_power)[:, :bins, : X.shape[1]], rest], 1, dtype=float)
 
-    share, energy = whole(jnp.stack([found.share, found.power]))
+    share, energy = whole(np.stack([found.share, found.power]))
     sounds = [spectrum.synthesise(share * X, rate, len(noisy))]
-    for i, k in enumerate(jax.random.split(normal, draws) if draws else ()):
+    for i, k in enumerate(jax.random.split(_keys(seed)[1], draws) if draws else ()):
         one_share, one_energy = whole(found.draws[i % len(found.draws)])  # more draws than looks share their scales
         # Given the scales, a normal draw with the mean and the variance of the clean bin. Four frames overlap, and the
         # synthesis averages their independent bins: twice the deviation gives the sound the right variance.
@@ -250,26 +249,36 @@ def clean_stretch(
     return np.stack(sounds), np.sqrt(level * np.maximum(energy - share**2 * power, 0))
 
 
+def _keys(seed: np.uint32 | jax.Array) -> jax.Array:
+    """The key of the sampler, and that of the random parts of draws."""
+    return jax.random.split(jax.random.key(seed))
+
+
+@partial(jax.jit, static_argnames=("prior", "run", "draws"))
+def _sample(
+    seed: jax.Array,
+    stretch: model.Stretch,
+    table: Pair,
+    step_size: jax.Array,
+    prior: model.Prior,
+    run: Run,
+    draws: int,
+) -> model.Filter:
+    """All of it is one program: each operation outside of it would be compiled, and looked up, on its own."""
+    make = maker(run.sampler)
+    return model.sample(_keys(seed)[0], stretch, table, prior, make, step_size, run.iterations, run.kept, draws=draws)
+
+
 def steady(
-    key: jax.Array, stretch: model.Stretch, prior: model.Prior, run: Run, draws: int, halvings: int = 6
+    seed: np.uint32, stretch: model.Stretch, prior: model.Prior, run: Run, draws: int, halvings: int = 6
 ) -> model.Filter:
     """Sample, and if a chain becomes non-finite, sample again with half the step."""
     table, recipe = pair(prior.alpha, prior.noise_alpha), RECIPES[run.sampler]
     step_size = 2 * recipe.step_size / (stretch.power.size if recipe.per_bin else 1)
     for _ in range(1 + halvings):
         step_size /= 2
-        found = model.sample(
-            key,
-            stretch,
-            table,
-            prior,
-            maker(run.sampler),
-            jnp.float32(step_size),
-            run.iterations,
-            run.kept,
-            draws=draws,
-        )
-        if bool(jnp.all(jnp.isfinite(found.share) & jnp.isfinite(found.power))):
+        found = _sample(seed, stretch, table, np.float32(step_size), prior, run, draws)
+        if np.all(np.isfinite(found.share) & np.isfinite(found.power)):
             return found
     raise NonFinite(f"{run.sampler} became non-finite at every step size down to {step_size:g}: try the sampler sgld")
 
@@ -289,12 +298,12 @@ def prepare(power: np.ndarray, speech: np.ndarray, noise: np.ndarray, W: np.ndar
     log_power, there, log_speech, log_noise = (
         _padded(x, more) for x in (np.log(power), np.ones_like(power), speech, noise)
     )
-    return model.Stretch(log_power, there, log_speech, log_noise, jnp.asarray(guessed), jnp.asarray(W))
+    return model.Stretch(log_power, there, log_speech, log_noise, _compile.put(guessed), _compile.put(W))
 
 
 def _padded(x: np.ndarray, rows: int = 0) -> jax.Array:
     """Zeros for the bins that are not in the recording."""
-    return jnp.asarray(np.pad(x, ((0, rows), (0, -x.shape[1] % FRAMES))), jnp.float32)
+    return _compile.put(np.pad(x, ((0, rows), (0, -x.shape[1] % FRAMES))), np.float32)
 
 
 def above_dictionary(power: np.ndarray, speech: np.ndarray, noise: np.ndarray, prior: model.Prior) -> np.ndarray:

@@ -16,7 +16,7 @@ filter.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -238,39 +238,38 @@ def sample(
     target = SpeechTarget(stretch, pair, prior)
     sampler = make(target)
     n = kept // every
+    burn, rest, first = jax.random.split(key, 3)
+    looks = jax.vmap(partial(jax.random.split, num=every))(jax.random.split(rest, n))
+    keys = jnp.concatenate([jax.random.split(burn, iterations - kept), looks.reshape(-1)])
 
-    def steps(state: Any, keys: Array) -> Any:
-        """One step for each key, on a minibatch of its own."""
-
-        def turn(i: Array) -> Turn:
-            rows, noise = jax.random.split(keys[i])
-            return Turn(noise, jax.random.randint(rows, (), 0, EVERY), step_size)
-
-        return advance(sampler, state, turn, 0, len(keys))[0]
+    def turn(i: Array) -> Turn:
+        """An iteration's key, with a minibatch of its own."""
+        rows, noise = jax.random.split(keys[i])
+        return Turn(noise, jax.random.randint(rows, (), 0, EVERY), step_size)
 
     def look(position: PyTree) -> Array:
         """Share and power at one position."""
         scales = log_scales(target.constrain(position), stretch, prior)
         return jnp.stack(pair.share_and_power(*scales, stretch.power))
 
-    def collect(carry: tuple, at: tuple) -> tuple[tuple, None]:
+    def collect(i: Array, carry: tuple) -> tuple:
+        """Go on to look i. Look 0, after burn-in, counts for nothing: so the steps are traced and compiled once."""
         state, mean, single = carry
-        key, i = at
-        state = steps(state, jax.random.split(key, every))
+        begin = jnp.where(i > 0, iterations - kept + (i - 1) * every, 0)
+        state = advance(sampler, state, turn, begin, iterations - kept + i * every)[0]
         found = newest = look(state.position) if sampler.replicas == 1 else jax.vmap(look)(state.position)
         if sampler.replicas > 1:
             found, newest = found.mean(0), found[0]
         if draws:
-            single = single.at[i * draws // n].set(newest)
-        return (state, mean + (found - mean) / (i + 1), single), None
+            place = jnp.where(i > 0, (i - 1) * draws // n, draws)
+            single = single.at[place].set(newest, mode="drop")
+        return state, jnp.where(i > 0, mean + (found - mean) / jnp.maximum(i, 1), mean), single
 
-    burn, rest, first = jax.random.split(key, 3)
     zeros = jax.tree.map(jnp.zeros_like, target.origin)
     if sampler.replicas > 1:  # replicas learn the curvature from each other and must differ
         copies = jax.tree.map(lambda x: jnp.broadcast_to(x, (sampler.replicas, *x.shape)), zeros)
         zeros = jax.tree.map(lambda z: SPREAD * z, standard_normal(first, copies))
-    state = steps(sampler.init(zeros), jax.random.split(burn, iterations - kept))
     shape = (2, *stretch.power.shape)
-    carry = state, jnp.zeros(shape), jnp.zeros((draws, *shape))
-    (_, mean, single), _ = lax.scan(collect, carry, (jax.random.split(rest, n), jnp.arange(n)))
+    carry = sampler.init(zeros), jnp.zeros(shape), jnp.zeros((draws, *shape))
+    _, mean, single = lax.fori_loop(0, n + 1, collect, carry)
     return Filter(mean[0], mean[1], single)

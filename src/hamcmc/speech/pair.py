@@ -83,7 +83,7 @@ def pair(speech_alpha: float, noise_alpha: float) -> Pair:
     """The table for two indices in (0, 2]. It is kept beside compiled programs: it takes a second to make."""
     code = zlib.crc32(__loader__.get_data(__file__))  # another table for other code
     name = f"speech-pair-{speech_alpha}-{noise_alpha}-{code:08x}"
-    return Pair(jnp.asarray(_compile.kept_array(name, partial(make_table, speech_alpha, noise_alpha))))
+    return Pair(_compile.put(_compile.kept_array(name, partial(make_table, speech_alpha, noise_alpha))))
 
 
 def make_table(speech_alpha: float, noise_alpha: float) -> Array:

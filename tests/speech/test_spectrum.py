@@ -1,0 +1,36 @@
+"""Short-time spectra are those of SciPy, bit by bit, without its import."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy.signal import ShortTimeFFT
+from scipy.signal.windows import hann
+
+from hamcmc.speech import spectrum
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 48000])
+def test_spectra_are_those_of_scipy(rate):
+    hop = round(rate * spectrum.HOP_SECONDS)
+    window = np.sqrt(hann(4 * hop, sym=False))
+    scipy, ours = ShortTimeFFT(window / np.linalg.norm(window), hop, rate), spectrum.transform(rate)
+    g = np.random.default_rng(0)
+    for samples in (4 * hop, 4 * hop + 1, 5 * hop - 1, 7 * hop + hop // 2, 40 * hop + 2):
+        x = g.normal(size=samples)
+        X = scipy.stft(x)
+        np.testing.assert_array_equal(ours.forward(x), X)
+        np.testing.assert_allclose(ours.frequencies, scipy.f)
+        np.testing.assert_allclose(ours.times(samples), scipy.t(samples), atol=1e-12)
+        X *= g.uniform(size=X.shape)  # no longer the spectra of a signal
+        for wanted in (samples, samples - hop - 3):
+            np.testing.assert_array_equal(ours.backward(X, wanted), scipy.istft(X, k1=wanted))
+
+
+def test_denoising_needs_no_slow_imports():
+    """SciPy's signal package takes longer to import than three seconds of speech take to clean."""
+    code = "import sys, hamcmc.speech.file; print(*sorted(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "hamcmc.speech.denoise" in found
+    assert not {"scipy.signal", "scipy.stats", "scipy.ndimage", "matplotlib", "pystoi"} & set(found)
