@@ -23,7 +23,7 @@ from hamcmc.speech import metrics
 
 RATE, SECONDS = 48000, 4
 SNRS = (0, 5, 10)
-METHODS = ("noisy", "noisereduce", "noisereduce_moving", "log_mmse", "rnnoise", "first_guess", "fast", "best")
+METHODS = ("noisy", "noisereduce", "noisereduce_moving", "log_mmse", "rnnoise", "first_guess", "fast")
 SCORES = {
     "sdr": ("SDR", 2),
     "si_sdr": ("SI-SDR", 2),
@@ -150,7 +150,7 @@ def against(found: list[dict[str, Any]]) -> list[Against]:
     """Ours beside each of the other projects: even, where the difference is within two standard errors."""
     sides = []
     for method in dict.fromkeys(r["method"] for r in found):
-        if method in ("noisy", "first_guess", "fast", "best"):
+        if method in ("noisy", "first_guess", "fast"):
             continue
         for name in ("si_sdr", "wide"):
             mean, error = differences(found, method, name)

@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 import hamcmc
-from hamcmc.speech import model
+from hamcmc.speech import keys, model
 from hamcmc.speech.pair import pair
 from tests.mutation import mutant
 
@@ -134,9 +134,8 @@ def exact_share():
 
 def sampled_share(model, iterations=20_000):
     s = model.Stretch(*one_frame())
-    found = model.sample(
-        jax.random.key(0), s, pair(2.0, 2.0), model.Prior(*PRIOR), sgld, 0.02, iterations, iterations - 1000
-    )
+    random = keys.steps(keys.key(0), iterations, iterations - 1000, model.EACH, model.EVERY)
+    found = model.sample(random, s, pair(2.0, 2.0), model.Prior(*PRIOR), sgld, 0.02, iterations, iterations - 1000)
     return np.asarray(found.share[:, 0])
 
 

@@ -56,8 +56,11 @@ def from_counts(words: Array, count: Array, dtype: Any) -> Array:
     return dtype.type(np.sqrt(2)) * lax.erf_inv(jnp.maximum(lowest, uniform))
 
 
-def threefry(key0: Array, key1: Array, x0: Array, x1: Array) -> tuple[Array, Array]:
-    """Threefry-2x32 with 20 rounds (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011)."""
+def threefry(key0: Any, key1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
+    """Threefry-2x32 with 20 rounds (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011).
+
+    Of arrays of NumPy, too.
+    """
     schedule = (key0, key1, key0 ^ key1 ^ PARITY)
     x0, x1 = x0 + key0, x1 + key1
     for block in range(5):

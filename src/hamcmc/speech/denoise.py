@@ -14,7 +14,7 @@ from hamcmc import _compile, samplers
 from hamcmc._types import Record
 from hamcmc.inference.display import shown
 from hamcmc.inference.progress import Progress, Status
-from hamcmc.speech import model, spectrum
+from hamcmc.speech import keys, model, spectrum
 from hamcmc.speech.dictionary import BINS, Dictionary, load
 from hamcmc.speech.guess import guess
 from hamcmc.speech.pair import Pair, pair
@@ -173,9 +173,9 @@ def old_quality(name: str) -> Run:
     return run
 
 
-def hash_of(seed: int, stretch: int, channel: int) -> np.uint32:
+def hash_of(seed: int, stretch: int, channel: int) -> int:
     """A seed for one channel of one stretch."""
-    return np.random.SeedSequence((seed, stretch, channel)).generate_state(1)[0]
+    return int(np.random.SeedSequence((seed, stretch, channel)).generate_state(1)[0])
 
 
 def stretches(blocks: Iterable[np.ndarray], size: int, fade: int) -> Iterator[tuple[np.ndarray, int]]:
@@ -210,7 +210,7 @@ def maker(name: str) -> Callable[[model.SpeechTarget], samplers.Sampler]:
 
 def clean_stretch(
     noisy: np.ndarray,
-    seed: np.uint32,
+    seed: int,
     *,
     rate: int,
     dictionary: Dictionary,
@@ -228,7 +228,8 @@ def clean_stretch(
     speech, noise = (x - math.log(2) for x in guess(power))  # E|s|² = Φ v with Φ near 2
     bins = min(len(X), len(dictionary.W), BINS)
     stretch = prepare(power[:bins], speech[:bins], noise[:bins], dictionary.rows(bins))
-    found = steady(seed, stretch, prior, run, min(draws, run.kept // model.EACH))
+    own, normal = keys.split(keys.key(seed), 2)
+    found = steady(own, stretch, prior, run, min(draws, run.kept // model.EACH))
     rest = above_dictionary(power[bins:], speech[bins:], noise[bins:], prior)
 
     def whole(share_and_power: Any) -> np.ndarray:
@@ -237,47 +238,38 @@ def clean_stretch(
 
     share, energy = whole(np.stack([found.share, found.power]))
     sounds = [spectrum.synthesise(share * X, rate, len(noisy))]
-    for i, k in enumerate(jax.random.split(_keys(seed)[1], draws) if draws else ()):
+    for i, k in enumerate(keys.split(normal, draws)):
         one_share, one_energy = whole(found.draws[i % len(found.draws)])  # more draws than looks share their scales
         # Given the scales, a normal draw with the mean and the variance of the clean bin. Four frames overlap, and the
         # synthesis averages their independent bins: twice the deviation gives the sound the right variance.
         variance = level * np.maximum(one_energy - one_share**2 * power, 0)
-        z = np.asarray(jax.random.normal(k, (2, *X.shape)))
+        z = np.asarray(jax.random.normal(jax.random.wrap_key_data(k), (2, *X.shape)))
         sounds.append(
             spectrum.synthesise(one_share * X + 2 * np.sqrt(variance / 2) * (z[0] + 1j * z[1]), rate, len(noisy))
         )
     return np.stack(sounds), np.sqrt(level * np.maximum(energy - share**2 * power, 0))
 
 
-def _keys(seed: np.uint32 | jax.Array) -> jax.Array:
-    """The key of the sampler, and that of the random parts of draws."""
-    return jax.random.split(jax.random.key(seed))
-
-
-@partial(jax.jit, static_argnames=("prior", "run", "draws"))
-def _sample(
-    seed: jax.Array,
-    stretch: model.Stretch,
-    table: Pair,
-    step_size: jax.Array,
-    prior: model.Prior,
-    run: Run,
-    draws: int,
-) -> model.Filter:
-    """All of it is one program: each operation outside of it would be compiled, and looked up, on its own."""
-    make = maker(run.sampler)
-    return model.sample(_keys(seed)[0], stretch, table, prior, make, step_size, run.iterations, run.kept, draws=draws)
-
-
 def steady(
-    seed: np.uint32, stretch: model.Stretch, prior: model.Prior, run: Run, draws: int, halvings: int = 6
+    own: np.ndarray, stretch: model.Stretch, prior: model.Prior, run: Run, draws: int, halvings: int = 6
 ) -> model.Filter:
     """Sample, and if a chain becomes non-finite, sample again with half the step."""
     table, recipe = pair(prior.alpha, prior.noise_alpha), RECIPES[run.sampler]
+    random = keys.steps(own, run.iterations, run.kept, model.EACH, model.EVERY)
     step_size = 2 * recipe.step_size / (stretch.power.size if recipe.per_bin else 1)
     for _ in range(1 + halvings):
         step_size /= 2
-        found = _sample(seed, stretch, table, np.float32(step_size), prior, run, draws)
+        found = model.sample(
+            random,
+            stretch,
+            table,
+            prior,
+            maker(run.sampler),
+            np.float32(step_size),
+            run.iterations,
+            run.kept,
+            draws=draws,
+        )
         if np.all(np.isfinite(found.share) & np.isfinite(found.power)):
             return found
     raise NonFinite(f"{run.sampler} became non-finite at every step size down to {step_size:g}: try the sampler sgld")

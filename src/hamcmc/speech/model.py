@@ -26,6 +26,7 @@ from hamcmc._types import PyTree
 from hamcmc.inference.many import Turn, advance
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.noise import standard_normal
+from hamcmc.speech.keys import Steps
 from hamcmc.speech.pair import Pair
 from hamcmc.target.protocol import Target, unbiased
 
@@ -210,7 +211,7 @@ class SpeechTarget(Target):
 
 @partial(jax.jit, static_argnames=("prior", "make", "iterations", "kept", "every", "draws"))
 def sample(
-    key: Array,
+    random: Steps,
     stretch: Stretch,
     pair: Pair,
     prior: Prior,
@@ -224,7 +225,7 @@ def sample(
     """Run a sampler, and average the filter over its last draws.
 
     Args:
-        key: everything random follows from it.
+        random: all that is random, by :func:`hamcmc.speech.keys.steps` with the same `iterations`, `kept` and `every`.
         stretch: the data.
         pair: the table of the two sources.
         prior: of the unknowns.
@@ -238,14 +239,10 @@ def sample(
     target = SpeechTarget(stretch, pair, prior)
     sampler = make(target)
     n = kept // every
-    burn, rest, first = jax.random.split(key, 3)
-    looks = jax.vmap(partial(jax.random.split, num=every))(jax.random.split(rest, n))
-    keys = jnp.concatenate([jax.random.split(burn, iterations - kept), looks.reshape(-1)])
 
     def turn(i: Array) -> Turn:
         """An iteration's key, with a minibatch of its own."""
-        rows, noise = jax.random.split(keys[i])
-        return Turn(noise, jax.random.randint(rows, (), 0, EVERY), step_size)
+        return Turn(jax.random.wrap_key_data(jnp.asarray(random.noise)[i]), jnp.asarray(random.rows)[i], step_size)
 
     def look(position: PyTree) -> Array:
         """Share and power at one position."""
@@ -268,7 +265,7 @@ def sample(
     zeros = jax.tree.map(jnp.zeros_like, target.origin)
     if sampler.replicas > 1:  # replicas learn the curvature from each other and must differ
         copies = jax.tree.map(lambda x: jnp.broadcast_to(x, (sampler.replicas, *x.shape)), zeros)
-        zeros = jax.tree.map(lambda z: SPREAD * z, standard_normal(first, copies))
+        zeros = jax.tree.map(lambda z: SPREAD * z, standard_normal(jax.random.wrap_key_data(random.start), copies))
     shape = (2, *stretch.power.shape)
     carry = sampler.init(zeros), jnp.zeros(shape), jnp.zeros((draws, *shape))
     _, mean, single = lax.fori_loop(0, n + 1, collect, carry)
