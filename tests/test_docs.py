@@ -38,8 +38,7 @@ INTERNAL = (
     *("factorization.partition", "factorization.problem", "factorization.program", "factorization.recipes"),
     *("factorization.recorded", "factorization.sharded", "factorization.table", "factorization.worker"),
     *("factorization.native.blocks", "factorization.native.build", "factorization.native.twin"),
-    *("stable.chains", "stable.impulses", "speech.guess", "speech.keys",
-    "speech.model", "speech.pair"),
+    *("stable.chains", "stable.impulses", "speech.guess", "speech.keys", "speech.model", "speech.pair"),
     *("report.error", "report.forest", "report.frame", "report.mixing", "report.parameters", "report.plots"),
     *("report.predictions", "report.predictive", "factorization.baselines", "target.narrow"),
 )
