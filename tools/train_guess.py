@@ -6,9 +6,9 @@
 
 VOICES holds audio files of clean speech, one voice per file, at 16 kHz or more for the upper network. No recorded noise
 is used (see ``noises.py``). The files named by ``--held-out`` are not trained on: at the end it prints the score on
-them, for the upper network beside that of the rule without training that it replaced. It works on one core, so that
-the same seed on the same kind of machine gives the same bits; the upper network takes about half an hour. It sees what
-the lower one, which stays as it is, finds below 4 kHz. The SHA-256 that it prints belongs into ``guess.FILES``.
+them, for the upper network beside that of the rule without training that it replaced. Everything random follows from
+the seed; the upper network takes about half an hour on one core. It sees what the lower one, which stays as it is,
+finds below 4 kHz. The SHA-256 that it prints belongs into ``guess.FILES``.
 """
 
 import argparse
