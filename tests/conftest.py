@@ -18,6 +18,7 @@ from jaxtyping import install_import_hook
 with install_import_hook("hamcmc.samplers.curvature", "beartype.beartype"):
     import hamcmc
 
+from hamcmc import _compile
 from hamcmc.target import linear_gaussian as lg
 from tests.sharing import share
 
@@ -29,6 +30,19 @@ settings.load_profile("fixed")
 QUICK = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 
+def kept_programs(config) -> Path:
+    """Where compiled programs are kept: in the user's cache, which all checkouts share, if that can be written."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = base / "hamcmc" / "tests" / f"{jax.__version__}-{_compile.processor()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not hasattr(config, "workerinput"):  # once, and not while another worker reads
+            _compile.shrink(folder, 2**28)
+    except OSError:
+        return config.cache.mkdir("xla")
+    return folder
+
+
 def pytest_configure(config):
     """Compile fast, and keep compiled programs between tests, workers and sessions: they are most of the time."""
     # Most programs here take less time to run than to compile; in the processes that tests start, too.
@@ -37,7 +51,7 @@ def pytest_configure(config):
         os.environ["XLA_FLAGS"] = f"{flags} {QUICK}"
     switches = {
         "jax_disable_most_optimizations": True,
-        "jax_compilation_cache_dir": str(config.cache.mkdir("xla")),
+        "jax_compilation_cache_dir": str(kept_programs(config)),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": 0,
         "jax_persistent_cache_enable_xla_caches": "none",  # their folder would be part of every key
