@@ -1,5 +1,6 @@
 """The data of a posterior as arrays of one length, checked, and read block by block."""
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,16 @@ from hamcmc._types import PyTree
 from hamcmc.target import disk, tables
 
 SAMPLED = 2**30  # bytes; the checksum and the NaN check read only evenly spaced blocks of a larger array
+
+
+def checksum(data: PyTree) -> str:
+    """SHA-256 of the names, shapes, types and values of arrays."""
+    digest = hashlib.sha256()
+    for path, leaf in tree_leaves_with_path(data):
+        digest.update(f"{keystr(path)} {leaf.dtype} {leaf.shape}".encode())
+        for block in blocks(leaf):
+            digest.update(np.ascontiguousarray(block).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def blocks(leaf: Any) -> Iterator[np.ndarray]:

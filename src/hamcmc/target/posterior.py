@@ -4,7 +4,6 @@ A likelihood enters by its mean over a minibatch, and :func:`~hamcmc.target.prot
 """
 
 import copy
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from html import escape
@@ -14,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.tree_util import keystr, tree_leaves_with_path
+from jax.tree_util import tree_leaves_with_path
 
 from hamcmc import _check
 from hamcmc._compile import jit, may_block
@@ -330,12 +329,7 @@ class Posterior(Target):
 
     def checksum(self) -> str:
         """SHA-256 of the data's names, shapes, types and values."""
-        digest = hashlib.sha256()
-        for path, leaf in tree_leaves_with_path((self.data, self.constants) if self.constants else self.data):
-            digest.update(f"{keystr(path)} {leaf.dtype} {leaf.shape}".encode())
-            for block in arrays.blocks(leaf):
-                digest.update(np.ascontiguousarray(block).view(np.uint8).data)
-        return digest.hexdigest()
+        return arrays.checksum((self.data, self.constants) if self.constants else self.data)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({'; '.join(f'{k}: {v}' for k, v in self._facts().items())})"
@@ -347,7 +341,7 @@ class Posterior(Target):
     def _facts(self) -> dict[str, str]:
         """What to print: the data's arrays, the supports that are not real, and how gradients are estimated."""
         arrays = [f"{name_of(p, 'data')} {x.dtype}{list(x.shape)}" for p, x in tree_leaves_with_path(self.data)]
-        leaves = jax.tree_util.tree_leaves_with_path(self.support, is_leaf=lambda x: isinstance(x, Support))
+        leaves = tree_leaves_with_path(self.support, is_leaf=lambda x: isinstance(x, Support))
         supports = [f"{name_of(path, 'all parameters')} {s.text}" for path, s in leaves]
         return {
             "data": f"{self.size:,} rows{', streamed' * self.streamed}, {', '.join(arrays)}" if arrays else "none",
