@@ -307,6 +307,22 @@ def test_gradients_on_some_rows_agree_with_all(monkeypatch, tmp_path):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3 * np.std(a))
 
 
+def test_gradients_on_some_rows_are_unbiased_on_sorted_rows(monkeypatch):
+    """Rows that stand together are alike here; a part of the file that is never drawn would show as a slope."""
+    x = np.sort(RNG(0).exponential(size=5000)).astype(np.float32)
+    posterior = hamcmc.Posterior(lambda t: -0.5 * t**2, lambda t, x: -0.25 * (x * t) ** 4, x)
+    theta = jnp.asarray(1 + 0.1 * RNG(1).standard_normal(400), jnp.float32)
+    whole = np.asarray(gradients.at(posterior, theta), np.float64)
+    monkeypatch.setattr(gradients, "AFFORDABLE", 1)
+    monkeypatch.setattr(gradients, "SUBSAMPLED", 400 * 2500)  # 2500 rows in runs of nine
+    off = np.asarray(gradients.at(posterior, theta), np.float64) - whole
+    away = np.asarray(theta, np.float64) - float(theta.mean())
+    slope = off @ away / (away @ away)
+    error = np.std(off - slope * away) / np.sqrt(away @ away)
+    assert abs(slope) < 4 * error
+    assert 4 * error < 0.2 * abs(whole @ away / (away @ away))  # which it would be with rows of one kind
+
+
 def test_a_control_variate_is_not_trusted():
     # The estimator of a run may be what is wrong with it: the verdict uses the posterior behind it.
     posterior, _ = conjugate()
