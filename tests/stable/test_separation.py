@@ -207,7 +207,7 @@ def test_mirrored_factors_stay_positive():
 # --- does the posterior cover the truth? ---
 
 
-def covered(module, columns=200):
+def covered(module, columns=400):
     """The shares of a simulated source in its 50 and 90 % sets; W is known."""
     alphas, rows = (1.2, 1.8), 3
     W = [np.array([[0.5], [1.0], [3.0]]), np.array([[2.0], [1.0], [0.7]])]
@@ -226,8 +226,8 @@ def covered(module, columns=200):
 
 
 def test_the_posterior_covers_the_truth():
-    """Within three standard errors of 600 of 1200 parts, because the three of a column share their h."""
-    error = np.sqrt(np.array([0.5 * 0.5, 0.9 * 0.1]) / 600)
+    """Within three standard errors of 2400 parts, which are nearly independent."""
+    error = np.sqrt(np.array([0.5 * 0.5, 0.9 * 0.1]) / 1200)
     assert (np.abs(covered(stable) - [0.5, 0.9]) < 3 * error).all()
 
 
@@ -242,8 +242,7 @@ def test_the_posterior_covers_the_truth():
 def test_power_of_the_coverage(old, new):
     with mutant("stable/calibration.py", old, new):
         found = covered(importlib.import_module("hamcmc.stable"))
-    error = np.sqrt(np.array([0.5 * 0.5, 0.9 * 0.1]) / 600)
-    assert (np.abs(found - [0.5, 0.9]) > 3 * error).any()
+    assert np.abs(found - [0.5, 0.9]).max() > 0.06
 
 
 def test_truth_of_another_shape():
