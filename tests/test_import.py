@@ -7,6 +7,9 @@ from graphlib import TopologicalSorter
 from importlib import import_module
 
 import grimp
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import hamcmc
@@ -193,3 +196,54 @@ def test_an_old_module_does_not_hide_a_function(forgotten):
     assert hamcmc.tune is import_module("hamcmc.inference.tune").tune
     with pytest.raises(ModuleNotFoundError):
         import_module("hamcmc.models.nothing")
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("diagnostics", "effective_size"),
+        ("diagnostics", "weighted_quantiles"),
+        ("run", "NonFinite"),
+    ],
+)
+def test_names_that_went_to_another_module_are_found(module, name, forgotten):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        old = import_module(f"hamcmc.{module}")
+    with pytest.warns(DeprecationWarning, match=rf"\.{name} is now hamcmc\..*\.{name}"):
+        assert getattr(old, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        getattr(old, "nothing")  # noqa: B009
+
+
+def test_samplers_take_the_old_name_of_their_target():
+    posterior = hamcmc.Posterior(
+        lambda x: -0.5 * jnp.sum(x**2), lambda x, row: -jnp.sum((x - row) ** 2), np.ones((3, 1))
+    )
+    with pytest.warns(DeprecationWarning, match=r"psgld\(posterior=…\) is now target=…"):
+        assert hamcmc.psgld(posterior=posterior).settings["sampler"] == "psgld"
+
+
+def test_the_adjusted_ensemble_is_found_under_its_old_name():
+    def log_density(x):
+        return -0.5 * jnp.sum(x**2)
+
+    posterior = hamcmc.Posterior(log_density)
+    with pytest.warns(DeprecationWarning, match="now ensemble_adjusted"):
+        by_gradient = hamcmc.ensemble_hamcmc(posterior.grad, pairs=2, adjusted=True)
+    options = {"pairs": 2, "adjusted": True, "log_density": lambda x, _: log_density(x)}
+    with pytest.warns(DeprecationWarning, match="now ensemble_adjusted"):
+        by_density = hamcmc.ensemble_hamcmc(lambda x, _: -x, **options)
+    now = hamcmc.ensemble_adjusted(posterior, pairs=2)
+    assert by_gradient.settings == by_density.settings == now.settings
+    start = jax.random.normal(jax.random.key(0), (6, 3))
+    stepped = [s.step(jax.random.key(1), s.init(start), None, 0.5)[0].position for s in (by_gradient, by_density, now)]
+    np.testing.assert_allclose(stepped[0], stepped[2])
+    np.testing.assert_allclose(stepped[1], stepped[2], rtol=1e-5)
+    with pytest.warns(DeprecationWarning, match="now ensemble_adjusted"):
+        plain = hamcmc.ensemble_hamcmc(posterior.grad, pairs=2, adjusted=False)
+    assert plain.settings["sampler"] == "ensemble_hamcmc"
+    settings = {"pairs": 2, "step_size": 0.5, "num_samples": 20}
+    with pytest.warns(DeprecationWarning, match="now ensemble_adjusted"):
+        run = hamcmc.sample(posterior, "ensemble_hamcmc", jnp.zeros(3), adjusted=True, **settings)
+    assert run.settings["sampler"]["sampler"] == "ensemble_adjusted"

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from hamcmc.speech.denoise import denoise
     from hamcmc.stable.separation import alpha_stable_mf
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Comparison",

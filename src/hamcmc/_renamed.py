@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -84,6 +84,38 @@ def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         return accept  # type: ignore[return-value]
 
     return decorate
+
+
+def moved(module: str, **names: str) -> Callable[[str], object]:
+    """A ``__getattr__`` for a module, which finds the names that went to other modules, given as ``name="module"``."""
+
+    def find(name: str) -> object:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        warnings.warn(f"{module}.{name} is now {names[name]}.{name}", DeprecationWarning, stacklevel=2)
+        return getattr(import_module(names[name]), name)
+
+    return find
+
+
+def adjusted_apart(function: Callable[P, R]) -> Callable[P, R]:
+    """Accept ``ensemble_hamcmc(…, adjusted=True)``, which is a sampler of its own now."""
+
+    @functools.wraps(function)
+    def accept(*args, **options):
+        adjusted, density = options.pop("adjusted", None), options.pop("log_density", None)
+        if adjusted is not None or density is not None:
+            message = "ensemble_hamcmc(…, adjusted=True) is now ensemble_adjusted(target, …)"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+        if not adjusted:
+            return function(*args, **options)
+        grad, mirror = args[0] if args else options.pop("grad"), options.pop("mirror", None)
+        target = getattr(grad, "__self__", None)  # of posterior.grad it is the posterior
+        if density is not None:
+            target = SimpleNamespace(grad=grad, log_density=density, mirror=mirror)
+        return import_module("hamcmc.samplers.ensemble.adjusted").ensemble_adjusted(target, **options)
+
+    return accept  # type: ignore[return-value]
 
 
 class Moved(MetaPathFinder, Loader):

@@ -1,5 +1,6 @@
 """How good the draws are: the verdict, summaries, effective sample sizes, R-hat, Stein discrepancies, and the cost."""
 
+from hamcmc._renamed import moved
 from hamcmc.diagnostics.costs import Cost, cost
 from hamcmc.diagnostics.scores import (
     Classification,
@@ -45,3 +46,18 @@ __all__ = [
     "stored_verdict",
     "summary",
 ]
+
+_ESS, _SUMMARIES = "hamcmc.diagnostics.ess", "hamcmc.diagnostics.summaries"
+__getattr__ = moved(
+    __name__,
+    choose=_SUMMARIES,
+    effective_size=_ESS,
+    format_cell=_SUMMARIES,
+    independent_share=_ESS,
+    kish=_ESS,
+    label="hamcmc.diagnostics.names",
+    r_hat=_ESS,
+    read_entries=_SUMMARIES,
+    weighted_moments=_SUMMARIES,
+    weighted_quantiles=_SUMMARIES,
+)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hamcmc import _check, _compile, _processes, samplers
+from hamcmc._renamed import moved
 from hamcmc._types import Facts
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import schedules
@@ -279,3 +280,6 @@ def resume(
                 remove_partial_writes(path)
         job = job._replace(settings=asked, kept=kept)
         return run(job, path, directory, checkpoint, checkpoint_seconds, progress).result
+
+
+__getattr__ = moved(__name__, Interrupted="hamcmc.store.errors", NonFinite="hamcmc.store.errors")

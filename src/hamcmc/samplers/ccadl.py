@@ -8,6 +8,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from hamcmc import _check
+from hamcmc._renamed import renamed
 from hamcmc._types import PyTree
 from hamcmc.samplers.base import Info, Mirror, Sampler, norm, require_data, standard_normal
 from hamcmc.samplers.sghmc import fly, kick
@@ -28,6 +29,7 @@ class CCADLState(NamedTuple):
     step: Array
 
 
+@renamed(posterior="target")
 def ccadl(
     target: PerDatumTarget,
     *,

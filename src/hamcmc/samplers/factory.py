@@ -2,12 +2,14 @@
 
 from typing import Any
 
+from hamcmc._renamed import renamed
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.registry import MakeSampler, build_one, name_of
 from hamcmc.samplers.svrg import svrg
 from hamcmc.target.protocol import Target
 
 
+@renamed(posterior="target")
 def build(name: str, target: Target, **options: Any) -> Sampler:
     """A sampler by name, with the target's gradient and mirror; ``svrg=n`` wraps it in :func:`hamcmc.svrg`."""
     if "svrg" in options:

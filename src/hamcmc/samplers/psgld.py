@@ -9,6 +9,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from hamcmc import _check
+from hamcmc._renamed import renamed
 from hamcmc._types import PyTree
 from hamcmc.samplers.base import WHOLE, Info, Mirror, Sampler, Space, langevin, require_data, step_info
 from hamcmc.target.protocol import Target
@@ -23,6 +24,7 @@ class PSGLDState(NamedTuple):
     step: Array
 
 
+@renamed(posterior="target")
 def psgld(
     target: Target,
     *,

@@ -9,6 +9,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve
 
 from hamcmc import _check
+from hamcmc._renamed import renamed
 from hamcmc._types import PyTree
 from hamcmc.samplers.base import Info, Mirror, Sampler, norm, require_data, standard_normal
 from hamcmc.target.protocol import PerDatumTarget
@@ -22,6 +23,7 @@ class SGFSState(NamedTuple):
     step: Array
 
 
+@renamed(posterior="target")
 def sgfs(target: PerDatumTarget, *, base: float = 1.0, decay: float = 0.99, mirror: Mirror | None = None) -> Sampler:
     r"""Stochastic gradient Fisher scoring.
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from hamcmc import _check
+from hamcmc._renamed import adjusted_apart
 from hamcmc._types import PyTree, Scalar
 from hamcmc.samplers.base import WHOLE, Grad, Mirror, Sampler, Space
 from hamcmc.samplers.ensemble.metric import Spread
@@ -37,6 +38,7 @@ class EnsembleState(NamedTuple):
     step: Int[Array, ""]
 
 
+@adjusted_apart
 def ensemble_hamcmc(
     grad: Grad,
     *,
