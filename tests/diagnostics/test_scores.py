@@ -49,6 +49,9 @@ def test_scores_of_a_normal_prediction():
     assert narrow.coverage[0.9] < 0.85
     assert narrow.nll > found.nll
     assert regression(draws, y, np.full(400, 0.8)) == found
+    by_row = np.where(np.arange(len(y)) % 2, 0.8, 8.0)  # as a network that also predicts its noise has it
+    assert regression(draws, y, np.broadcast_to(by_row, draws.shape)).nll > found.nll
+    assert regression(draws, y, np.full(draws.shape, 0.8)) == found
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def regression(draws: Any, observed: Any, noise: Any) -> Regression:
     Args:
         draws: such as ``result.predict(network, x).draws``.
         observed: a number for each row.
-        noise: the standard deviation of the noise: a number, or one for each draw.
+        noise: the standard deviation of the noise: a number, one for each draw, or (draw, row).
     """
     x, y, sd = _numbers(draws, observed, noise)
     from scipy import special  # it takes a while to import
@@ -203,9 +203,14 @@ def _numbers(draws: Any, observed: Any, noise: Any) -> tuple[np.ndarray, np.ndar
     if x.ndim != 2 or y.shape != x.shape[1:]:
         raise ValueError(f"draws must be (draw, row) with a number observed for each row, got {x.shape} and {y.shape}")
     sd = np.asarray(noise, np.float64)
-    if sd.shape not in ((), (len(x),)) or not (sd > 0).all():
-        raise ValueError("noise must be a positive number, or one for each draw")
-    return x, y, np.broadcast_to(sd, (len(x),))[:, None]
+    if sd.shape not in ((), (len(x),), x.shape) or not (sd > 0).all():
+        raise ValueError(f"noise must be positive: a number, one for each draw, or one for each of {x.shape}")
+    return x, y, spread_over(sd, x.shape)
+
+
+def spread_over(noise: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The standard deviation of the noise for each draw and row."""
+    return np.broadcast_to(noise[:, None] if noise.ndim == 1 else noise, shape)
 
 
 def loo(result: StoredRun, posterior: Posterior, *, rows: int = 1000, draws: int = 1000, seed: int = 0) -> Loo:

@@ -34,7 +34,7 @@ class Numbers(NamedTuple):
     Attributes:
         draws: (draw, row) of the mean of each row, such as ``result.predict(function, x).draws``.
         observed: a number for each row.
-        noise: the standard deviation of the noise: a number, or one for each draw.
+        noise: the standard deviation of the noise: a number, one for each draw, or (draw, row).
     """
 
     draws: Any
@@ -149,7 +149,7 @@ def intervals_plot(of: Numbers) -> Plot:
     order = np.argsort(mean, kind="stable")
     order = order[plots.spread(len(order), SHOWN)]
     rng = np.random.default_rng(0)
-    noisy = x[:, order] + np.broadcast_to(sd, (len(x),))[:, None] * rng.standard_normal((len(x), len(order)))
+    noisy = x[:, order] + scores.spread_over(sd, x.shape)[:, order] * rng.standard_normal((len(x), len(order)))
     low, high = np.quantile(noisy, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2], axis=0)
     at = list(range(len(order)))
     series = [
