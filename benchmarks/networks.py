@@ -3,14 +3,15 @@
 Every method has the same network, prior and rows, and is scored on rows that none of them saw. Regressions learn their
 noise, too. Seconds count everything from the call to the predictions of these rows. The peers:
 
-* **trained**: one network, by Adam with the learning rate that falls to 0 of an automatic run, and as many steps;
+* **trained**: one network, trained as an automatic run trains: by Adam with a learning rate that falls to 0, stopped
+  where a tenth of the rows, which it does not learn from, is predicted best;
 * **ensemble of 5**: five of these from different starts, whose probabilities are averaged;
 * **last layer (laplace-torch)**: its Laplace approximation of the last layer of the trained network, with a Kronecker
   factorization and the prior's precision by the marginal likelihood, as its documentation has it;
 * **cyclical SGLD, SGHMC (BlackJAX)**: four chains from four trained networks, with four cycles of a step size that
   falls to 0; draws are taken in the second half of each cycle. Of five largest step sizes the one that predicts a tenth
-  of the rows best is taken, after 600 gradients of each; then 2 500 more, as an automatic run takes. BlackJAX's SGHMC
-  takes ten of them on each minibatch;
+  of the rows best is taken, after 600 gradients of each; then 2 500 more, as an automatic run takes (both up to eight
+  times as many for small networks, as there). BlackJAX's SGHMC takes ten of them on each minibatch;
 * **SGHMC (posteriors)**: the same four starts, trials and numbers of gradients, with a constant step size.
 
 Digits are those of scikit-learn. The text is made by a grammar of the project. Sets of the UCI repository take part if
@@ -33,6 +34,7 @@ from benchmarks import networks_torch, page
 from benchmarks.measure import Against, Table
 from benchmarks.network_tasks import Task, Weights, tasks
 from hamcmc.inference import network
+from hamcmc.inference.plan import pace
 
 BATCH, CHAINS, TRIAL, STEPS, THIN, CYCLES = 128, 4, 600, 2500, 20, 4
 SHARES = 4.0 ** -np.arange(5)  # of the largest stable step
@@ -46,13 +48,14 @@ OURS = "hamcmc, automatic"
 def trained(task: Task, seed: int, count: int = 1) -> Weights:
     """So many networks, along a leading axis, as an automatic run trains them."""
     posterior = task.posterior(init=task.start(0))
-    like = posterior.unconstrain(posterior.init)
-    flat = network.flat_view(posterior, like)
-    size = min(BATCH, posterior.size)
-    steps = int(np.clip(network.EPOCHS * posterior.size // size, network.LEAST_STEPS, network.MOST_STEPS))
+    known, held = network.divided(posterior.data, np.random.default_rng(seed))
+    part = posterior.on(known)
+    flat = network.flat_view(part, posterior.unconstrain(posterior.init))
+    size = min(BATCH, part.size)
     ravel = jax.vmap(lambda w: ravel_pytree(w)[0])
     starts = ravel(jax.tree.map(lambda *x: jnp.stack(x), *(task.start(100 * seed + k) for k in range(count))))
-    ends, _, _ = network.trainer(flat, size, steps)(starts, posterior.data, jax.random.key(seed))
+    steps = network.training_steps(part.size, starts.shape[1], size)
+    ends, _, _ = network.trainer(flat, size, steps)(starts, known, jax.random.key(seed), held)
     return jax.vmap(flat.constrain)(ends)
 
 
@@ -85,6 +88,11 @@ def ours(task: Task, seed: int) -> np.ndarray:
     return result.predict(task.predict, task.test[0]).draws
 
 
+def size_of(task: Task) -> int:
+    """How many parameters the network has."""
+    return sum(np.size(w) for w in task.start(0).values())
+
+
 def steepest(part: hamcmc.Posterior, starts: Weights, seed: int) -> float:
     """The largest curvature at the first of the trained networks, which bounds step sizes."""
     flat = network.flat_view(part, jax.tree.map(lambda x: np.asarray(x[0]), starts))
@@ -100,7 +108,8 @@ def cyclical(task: Task, seed: int, kernel: str) -> np.ndarray:
     known, held = network.divided(posterior.data, np.random.default_rng(seed))
     part = posterior.on(known)
     starts = trained(task, seed, CHAINS)
-    inner = LEAPFROGS if kernel == "sghmc" else 1
+    inner, times = LEAPFROGS if kernel == "sghmc" else 1, pace(size_of(task))
+    thin = THIN * times
     largest = steepest(part, starts, seed) ** (-0.5 if kernel == "sghmc" else -1.0)
 
     def runner(posterior: hamcmc.Posterior, gradients: int) -> Callable:
@@ -122,10 +131,10 @@ def cyclical(task: Task, seed: int, kernel: str) -> np.ndarray:
                     w, _ = lax.scan(step, w, at)
                     return w, task.predict(w, x)
 
-                every = max(1, THIN // inner)
-                times = jnp.arange(count // every * every).reshape(-1, every)
-                keys = jax.random.split(key, times.size).reshape(times.shape)
-                return lax.scan(draw, w, (times, keys))
+                every = max(1, thin // inner)
+                at = jnp.arange(count // every * every).reshape(-1, every)
+                keys = jax.random.split(key, at.size).reshape(at.shape)
+                return lax.scan(draw, w, (at, keys))
 
             return jax.vmap(chain)(starts, jax.random.split(key, CHAINS))
 
@@ -137,12 +146,12 @@ def cyclical(task: Task, seed: int, kernel: str) -> np.ndarray:
         where = np.arange(made.shape[1]) * CYCLES / made.shape[1] % 1 >= 0.5
         return made[:, where].reshape(-1, *made.shape[2:])
 
-    trial, found = runner(part, TRIAL), []
+    trial, found = runner(part, TRIAL * times), []
     for number, share in enumerate(SHARES):
         ends, made = trial(starts, largest * share, part.data, held[0], jax.random.key(seed + number))
         found.append((score(task, kept(made), held[1]), largest * share, ends))
     _, epsilon, ends = max(found, key=lambda f: f[0])
-    run = runner(posterior, STEPS)
+    run = runner(posterior, STEPS * times)
     return kept(run(ends, epsilon, posterior.data, jnp.asarray(task.test[0]), jax.random.key(seed))[1])
 
 
@@ -157,11 +166,11 @@ def posteriors(task: Task, seed: int) -> np.ndarray:
     posterior = task.posterior(init=task.start(0))
     known, held = network.divided(posterior.data, np.random.default_rng(seed))
     starts = trained(task, seed, CHAINS)
-    largest = steepest(posterior.on(known), starts, seed) ** -0.5
+    largest, times = steepest(posterior.on(known), starts, seed) ** -0.5, pace(size_of(task))
 
     def made(rows: Any, starts: Weights, step: float, count: int, x: Any) -> tuple[Weights, np.ndarray]:
         chains = networks_torch.Chains(task, tuple(np.asarray(a) for a in rows), BATCH)
-        draws = chains.run(starts, step, count, THIN)
+        draws = chains.run(starts, step, count * times, THIN * times)
         half = draws[len(draws) // 2 :] if count == TRIAL else draws[len(draws) // 5 :]
         stacked = jax.tree.map(lambda *x: np.concatenate(x), *half)
         return draws[-1], predicted(task, stacked, x)

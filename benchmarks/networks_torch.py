@@ -69,6 +69,7 @@ class Chains:
     def __init__(self, task: Task, rows: tuple[np.ndarray, np.ndarray], batch: int):
         self.torch, ops = _library()
         torch = self.torch
+        torch.set_num_threads(1)  # for networks as small as these, two are slower
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import posteriors

@@ -3,7 +3,8 @@
 The posterior of a network has modes that no chain can travel between, and more parameters than a metric can be learned
 for. Such a run is therefore judged by what it predicts. A tenth of the rows is held out, and on the others
 
-1. several networks are trained by Adam: the given one, and some that are drawn anew;
+1. several networks are trained by Adam: the given one, and some that are drawn anew. Of each, the weights are kept that
+   predicted the held-out rows best on the way;
 2. scales are taken from the curvature of the prior and from the mean squares of the last gradients, which estimate
    the likelihood's;
 3. SGHMC runs from all networks with three step sizes, as shares of the largest that the steepest direction allows, and
@@ -25,14 +26,15 @@ from jax.flatten_util import ravel_pytree
 from hamcmc import samplers
 from hamcmc._compile import jit
 from hamcmc._types import PyTree, Record
-from hamcmc.inference.plan import FRICTION
+from hamcmc.inference.plan import FRICTION, pace
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.whitened import Whitened
 
 HELD, FEWEST_HELD, MOST_HELD = 0.1, 20, 2000  # share of the rows that is held out, and limits of their number
 EPOCHS, LEAST_STEPS, MOST_STEPS = 30, 2000, 20_000  # of training
-RATE = 2e-3  # of Adam at the beginning; it falls to 0
+RATE = 5e-3  # of Adam at the beginning; it falls to 0
+LOOKS = 20  # at the held-out rows, in training
 LAST = 0.005  # the weight of the last minibatch in what is remembered of training
 TRIAL, BETWEEN = 600, 20  # steps with each step size, and from one prediction to the next
 SHARES = (0.05, 0.2, 0.8)  # ε times the largest curvature
@@ -106,8 +108,8 @@ def search(posterior: Posterior, like: PyTree, chains: int, batch_size: int, see
     keys = jax.random.split(jax.random.key(seed), 3)
 
     tell("training networks")
-    steps = int(np.clip(EPOCHS * known.size // size, LEAST_STEPS, MOST_STEPS))
-    trained, squares, values = trainer(flat, size, steps)(starts, known.data, keys[0])
+    steps = training_steps(known.size, given.size, size)
+    trained, squares, values = trainer(flat, size, steps)(starts, known.data, keys[0], held)
     trained, kept = _from_given(flat, given, blank, trained, np.asarray(values), known, size)
     precision = prior_curvature(flat, trained[0], seed) + known.size * size * jnp.mean(squares, 0)
     precision = jnp.maximum(precision, FLATTEST * jnp.max(precision))
@@ -116,7 +118,8 @@ def search(posterior: Posterior, like: PyTree, chains: int, batch_size: int, see
     white = Whitened(known, like, np.zeros(given.size), np.asarray(root))
     looked_at = some_rows(known.data, LOOKED_AT)
     steepest = jit(lambda z, rows: jnp.max(jax.vmap(lambda x: largest_curvature(white, x, rows, seed))(z)))
-    trial = tried(white, size)
+    trial_steps = TRIAL * pace(given.size)
+    trial = tried(white, size, trial_steps)
     z = trained * jnp.sqrt(precision)
     before = jax.vmap(lambda x: white.log_predictive(white.constrain(x), held))(z)
     together = float(jnp.mean(jax.nn.logsumexp(before, 0) - jnp.log(chains)))
@@ -139,7 +142,7 @@ def search(posterior: Posterior, like: PyTree, chains: int, batch_size: int, see
             "SGHMC left the finite numbers with every step size from the trained networks: "
             "look at log_prior and log_likelihood, or sample a part of the network with sampled=[…]"
         )
-    work = (steps + len(SHARES) * TRIAL) * chains * size / posterior.size
+    work = (steps + len(SHARES) * trial_steps) * chains * size / posterior.size
     scores = Scores(float(jnp.mean(before)), together, best)
     return Found(epsilon, np.asarray(root, np.float64), np.asarray(ends), scores, kept, work)
 
@@ -176,11 +179,16 @@ def drawn_anew(like: PyTree, rng: np.random.Generator) -> PyTree:
     return jax.tree.map(one, like)
 
 
+def training_steps(rows: int, dimension: int, size: int) -> int:
+    """For so many rows, parameters, and rows of a minibatch."""
+    return int(np.clip(EPOCHS * rows // size, LEAST_STEPS * pace(dimension), MOST_STEPS))
+
+
 def trainer(flat: Posterior, size: int, steps: int) -> Callable[..., tuple[Array, Array, Array]]:
-    """Build ``train(starts, data, key)``: Adam on minibatches for each start, side by side.
+    """Build ``train(starts, data, key, held=None)``: Adam on minibatches for each start, side by side.
 
     It returns positions (chain, D), mean squares of the gradient of −log p / N, and log p / N, both over the last
-    minibatches.
+    minibatches. With rows that are held out, all three are from when these were predicted best, otherwise from the end.
     """
     import optax  # it takes a while
 
@@ -188,7 +196,7 @@ def trainer(flat: Posterior, size: int, steps: int) -> Callable[..., tuple[Array
     length = flat.size
 
     @jit
-    def train(starts: Array, data: PyTree, key: Array) -> tuple[Array, Array, Array]:
+    def train(starts: Array, data: PyTree, key: Array, held: PyTree = None) -> tuple[Array, Array, Array]:
         def one(x: Array, key: Array) -> tuple[Array, Array, Array]:
             """One network."""
 
@@ -200,9 +208,21 @@ def trainer(flat: Posterior, size: int, steps: int) -> Callable[..., tuple[Array
                 squares, mean = squares + LAST * (g * g - squares), mean + LAST * (value - mean)
                 return optax.apply_updates(x, updates), state, squares, mean
 
-            carry = x, optimizer.init(x), jnp.zeros_like(x), jnp.zeros((), x.dtype)
-            x, _, squares, mean = lax.fori_loop(0, steps, turn, carry)
-            return x, squares, -mean
+            def stretch(k: Array, both: tuple) -> tuple:
+                """Training up to the next look, and what was best so far."""
+                carry, best = both
+                carry = lax.fori_loop(k * steps // LOOKS, (k + 1) * steps // LOOKS, turn, carry)
+                x, _, squares, mean = carry
+                score = k.astype(x.dtype) if held is None else jnp.mean(flat.log_predictive(flat.constrain(x), held))
+                better = (score >= best[0]) | (k == 0)
+                return carry, jax.tree.map(
+                    lambda new, old: jnp.where(better, new, old), (score, x, squares, -mean), best
+                )
+
+            nothing = jnp.zeros((), x.dtype)
+            carry = x, optimizer.init(x), jnp.zeros_like(x), nothing
+            _, best = lax.fori_loop(0, LOOKS, stretch, (carry, (nothing, x, jnp.zeros_like(x), nothing)))
+            return best[1:]
 
         return jax.vmap(one)(starts, jax.random.split(key, len(starts)))
 
@@ -241,10 +261,10 @@ def largest_curvature(white: Posterior, z: Array, rows: PyTree, seed: int) -> Ar
     return jnp.linalg.norm(curved(white, z, v, rows))
 
 
-def tried(white: Posterior, size: int) -> Callable[..., tuple[Array, Array]]:
+def tried(white: Posterior, size: int, steps: int) -> Callable[..., tuple[Array, Array]]:
     """Build ``trial(starts, ε, data, held, key)``: where SGHMC ends, and the score of the second half of its way."""
     sampler = samplers.build("sghmc", white, friction=FRICTION)
-    length, half = white.size, TRIAL // BETWEEN // 2
+    length, half = white.size, steps // BETWEEN // 2
 
     @jit
     def trial(starts: Array, epsilon: Array, data: PyTree, held: PyTree, key: Array) -> tuple[Array, Array]:
