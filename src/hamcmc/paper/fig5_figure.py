@@ -107,11 +107,11 @@ def notes(
     lines += [f"The claim on {_count(n)}: {said(claims[str(n)])}." for n in found.costs]
     if found.network is not None:
         latency, bandwidth = found.network
+        rate = f"and {bandwidth / 1e9:.3g} GB/s" if np.isfinite(bandwidth) else "whatever its length"
         lines.append(
             "'In messages' is the time of the messages alone over that of an iteration. The cost model adds "
             "the time of one host's share of the computing, measured on one core, and its messages on a network with "
-            f"{1e6 * latency:.3g} µs per message and {bandwidth / 1e9:.3g} GB/s, as fitted to messages between "
-            "processes of this machine."
+            f"{1e6 * latency:.3g} µs per message {rate}, as fitted to messages between processes of this machine."
         )
     if CORES in found.estimated:
         lines.append(
