@@ -15,8 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import page, plots
+from benchmarks.race_figure import COLORS, GREY, plain
 from docs import gallery
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 import hamcmc
 from hamcmc import _compile
@@ -96,6 +98,46 @@ def _rows(name: str) -> list:
     return kept["tables"][0]["rows"]
 
 
+def fig2() -> None:
+    """Draw the errors of figure 2 after all iterations, from the kept run."""
+    rows = [r for r in _rows("fig2") if "factoring only" not in r["method"]]
+    panels = list(dict.fromkeys((r["a_n"], r["D"]) for r in rows))
+    figure = Figure(figsize=(9, 4.6), layout="constrained")
+    for ax, (kind, dimension) in zip(figure.subplots(2, 2).ravel(), panels):
+        plain(ax)
+        found = [r for r in rows if (r["a_n"], r["D"]) == (kind, dimension)]
+        for place, row in enumerate(found):
+            mean, spread = plots.numbers(row["at 40000"])
+            color = COLORS[0] if row["method"].startswith("HAMCMC") else GREY
+            ax.errorbar(mean, place, xerr=spread, marker="o", capsize=3, color=color)
+            ax.plot(float(row["same time"]), place, marker="D", fillstyle="none", color=color, linestyle="none")
+        ax.set_yticks(range(len(found)), [r["method"] for r in found])
+        ax.invert_yaxis()
+        ax.set(xscale="log")
+        ax.xaxis.set_minor_formatter(NullFormatter())
+        ax.set_title(f"{kind} data, D = {dimension}", color=GREY, fontsize="medium")
+    figure.supxlabel("error of the posterior mean; dot: at equal iterations, diamond: in equal time", color=GREY)
+    figure.savefig(FIGURES / "fig2.png", dpi=150, transparent=True)
+
+
+def fig3() -> None:
+    """Draw what each method adds to the SDR on each noise of figure 3, from the kept run."""
+    rows = {r["method"]: r for r in _rows("fig3")}
+    noises = [k for k in rows["noisy"] if k not in ("method", "sd", "s/file", "paper") and not k.startswith("in ")]
+    colors = {"SGLD": COLORS[1], "pSGLD": COLORS[2], "HAMCMC": COLORS[0]}
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    ax = figure.subplots()
+    plain(ax)
+    for place, (method, color) in enumerate(colors.items()):
+        at = [i + 0.25 * (place - 1) for i in range(len(noises))]
+        ax.bar(at, [rows[method][n] - rows["noisy"][n] for n in noises], 0.24, color=color, label=method)
+    ax.axhline(0, color=GREY, linewidth=1)
+    ax.set_xticks(range(len(noises)), [n.replace(" ", "\n") for n in noises])
+    ax.set_ylabel("SDR above the noisy file's, dB", color=GREY)
+    ax.legend(frameon=False, labelcolor=GREY, ncols=3)
+    figure.savefig(FIGURES / "fig3.png", dpi=150, transparent=True)
+
+
 def where() -> None:
     """Draw the map of where HAMCMC wins, from the kept run."""
     from hamcmc.paper.where_figure import draw, read
@@ -112,6 +154,8 @@ MAKERS = {  # the slowest first
     "bias.png": bias,
     "proposition.png": proposition,
     "first-posterior.png": first_posterior,
+    "fig2.png": fig2,
+    "fig3.png": fig3,
     "fig4.png": reproduction("fig4"),
     **({"where.png": where} if page.full("reproductions/where") else {}),
 } | {f"{name}.png": functools.partial(plots.draw, name, FIGURES / f"{name}.png") for name in plots.available()}
