@@ -14,13 +14,15 @@ noise, too. Seconds count everything from the call to the predictions of these r
   times as many for small networks, as there). BlackJAX's SGHMC takes ten of them on each minibatch;
 * **SGHMC (posteriors)**: the same four starts, trials and numbers of gradients, with a constant step size.
 
-Digits are those of scikit-learn. The text is made by a grammar of the project. Sets of the UCI repository take part if
-the reader has them (`--uci`), in the first of their usual splits.
+Methods on PyTorch take part if they are installed (``pip install laplace-torch posteriors``). Digits are those of
+scikit-learn. The text is made by a grammar of the project. Sets of the UCI repository take part if the reader has them
+(`--uci`), in the first of their usual splits.
 """
 
 import json
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -201,6 +203,9 @@ METHODS: dict[str, Callable[[Task, int], np.ndarray]] = {
 }
 
 
+NEEDS = {"last layer (laplace-torch)": "laplace", "SGHMC (posteriors)": "posteriors"}  # which make bench lacks
+
+
 # --- tables ---
 
 
@@ -209,11 +214,12 @@ def run(quick: bool, uci: str | None = None) -> list[Table]:
     log = page.RESULTS / "scratch" / f"networks{'-quick' * quick}.jsonl"
     log.parent.mkdir(exist_ok=True)
     log.touch()
+    methods = {m: f for m, f in METHODS.items() if m not in NEEDS or find_spec(NEEDS[m])}
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
     names = []
     for task, seed in splits(quick, uci):
         names += [task.name] * (task.name not in names)
-        for name, method in METHODS.items():
+        for name, method in methods.items():
             before = {tuple(m["key"]): m["scores"] for m in map(json.loads, log.read_text().splitlines())}
             key = (task.name, name, seed)
             if key not in before:
@@ -222,7 +228,7 @@ def run(quick: bool, uci: str | None = None) -> list[Table]:
                     file.write(json.dumps({"key": key, "scores": before[key]}) + "\n")
                 print(*key, {k: f"{v:.3g}" for k, v in before[key].items()}, flush=True)
             found.setdefault((task.name, name), []).append(before[key])
-    return [table(name, {m: found[name, m] for m in METHODS}) for name in names]
+    return [table(name, {m: found[name, m] for m in methods}) for name in names]
 
 
 def splits(quick: bool, uci: str | None) -> Iterator[tuple[Task, int]]:
