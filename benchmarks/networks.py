@@ -36,6 +36,7 @@ from benchmarks import networks_torch, page
 from benchmarks.measure import Against, Table
 from benchmarks.network_tasks import Task, Weights, tasks
 from hamcmc.inference import network
+from hamcmc.inference.auto import operations
 from hamcmc.inference.plan import pace
 
 BATCH, CHAINS, TRIAL, STEPS, THIN, CYCLES = 128, 4, 600, 2500, 20, 4
@@ -56,7 +57,7 @@ def trained(task: Task, seed: int, count: int = 1) -> Weights:
     size = min(BATCH, part.size)
     ravel = jax.vmap(lambda w: ravel_pytree(w)[0])
     starts = ravel(jax.tree.map(lambda *x: jnp.stack(x), *(task.start(100 * seed + k) for k in range(count))))
-    steps = network.training_steps(part.size, starts.shape[1], size)
+    steps = network.training_steps(part.size, size, paces(task))
     ends, _, _ = network.trainer(flat, size, steps)(starts, known, jax.random.key(seed), held)
     return jax.vmap(flat.constrain)(ends)
 
@@ -90,9 +91,10 @@ def ours(task: Task, seed: int) -> np.ndarray:
     return result.predict(task.predict, task.test[0]).draws
 
 
-def size_of(task: Task) -> int:
-    """How many parameters the network has."""
-    return sum(np.size(w) for w in task.start(0).values())
+def paces(task: Task) -> int:
+    """How many times as many steps an automatic run makes on this network as on a large one."""
+    posterior = task.posterior(init=task.start(0))
+    return pace(operations(posterior, posterior.unconstrain(posterior.init)) / posterior.size)
 
 
 def steepest(part: hamcmc.Posterior, starts: Weights, seed: int) -> float:
@@ -110,7 +112,7 @@ def cyclical(task: Task, seed: int, kernel: str) -> np.ndarray:
     known, held = network.divided(posterior.data, np.random.default_rng(seed))
     part = posterior.on(known)
     starts = trained(task, seed, CHAINS)
-    inner, times = LEAPFROGS if kernel == "sghmc" else 1, pace(size_of(task))
+    inner, times = LEAPFROGS if kernel == "sghmc" else 1, paces(task)
     thin = THIN * times
     largest = steepest(part, starts, seed) ** (-0.5 if kernel == "sghmc" else -1.0)
 
@@ -168,7 +170,7 @@ def posteriors(task: Task, seed: int) -> np.ndarray:
     posterior = task.posterior(init=task.start(0))
     known, held = network.divided(posterior.data, np.random.default_rng(seed))
     starts = trained(task, seed, CHAINS)
-    largest, times = steepest(posterior.on(known), starts, seed) ** -0.5, pace(size_of(task))
+    largest, times = steepest(posterior.on(known), starts, seed) ** -0.5, paces(task)
 
     def made(rows: Any, starts: Weights, step: float, count: int, x: Any) -> tuple[Weights, np.ndarray]:
         chains = networks_torch.Chains(task, tuple(np.asarray(a) for a in rows), BATCH)

@@ -180,11 +180,12 @@ def test_training_keeps_what_predicted_best():
 
 
 def test_small_networks_make_more_steps():
-    assert [plan.pace(d) for d in (46_090, 20_000)] == [1, 1]  # at most MOST_PACES, which is 1 in these tests
+    assert plan.pace(3000) == 1  # at most MOST_PACES, which is 1 in these tests
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "MOST_PACES", 8)
-        assert [plan.pace(d) for d in (46_090, 20_000, 500)] == [1, 2, 8]
-        small, large = (decide(Measured(300, d, False, 550, 32, False, matrices=3, folded=True)) for d in (500, 46_090))
+        assert [plan.pace(n) for n in (np.inf, 276_000, 100_000, 3000, 0)] == [1, 1, 2, 8, 8]
+        facts = Measured(300, 500, False, 550, 32, False, matrices=3, folded=True)
+        small, large = decide(facts._replace(operations=3000)), decide(facts)
         assert small.thin == 8 * large.thin
         assert small.warmup == 8 * large.warmup
 
@@ -289,7 +290,7 @@ def test_a_network_that_was_trained_better_is_where_all_chains_start(posterior, 
 def test_zeros_are_no_start_for_a_network_and_others_are_drawn():
     zeros = jax.tree.map(np.zeros_like, start())
     blank = hamcmc.Posterior(log_prior, log_likelihood, (X, Y), init=zeros, batched=True)
-    found = network.search(blank, blank.unconstrain(zeros), 2, 64, 0, lambda phase: None)
+    found = network.search(blank, blank.unconstrain(zeros), 2, 64, 1, 0, lambda phase: None)
     assert not found.given
     assert found.scores.sampled > -0.5  # the mean of y alone gives about −24
 

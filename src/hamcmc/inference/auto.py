@@ -19,7 +19,7 @@ from hamcmc.inference.arguments import Init, init_of, warmup_of
 from hamcmc.inference.job import batch_size_of, check_shapes, parameters, storable
 from hamcmc.inference.modes import surveyed
 from hamcmc.inference.nearness import Nearness
-from hamcmc.inference.plan import FIRST_ADAPT, Measured, Plan, decide, first_run
+from hamcmc.inference.plan import FIRST_ADAPT, Measured, Plan, decide, first_run, pace
 from hamcmc.inference.progress import Progress, tell
 from hamcmc.inference.starts import DENSE, Search
 from hamcmc.samplers.base import Sampler
@@ -95,6 +95,7 @@ def prepare(
     usual = {} if counted else {"adapt": FIRST_ADAPT}
     usual |= {k: v for k, v in options.items() if takes("ensemble_hmc", k)}
     trial = samplers.build("ensemble_hmc", posterior, **usual)
+    work = operations(posterior, like)
     facts = Measured(
         rows=posterior.size,
         dimension=ravel_pytree(like)[0].size,
@@ -102,10 +103,11 @@ def prepare(
         iterations=iterations + trial.warmup,
         counted=counted,
         replicas=trial.replicas * (ensembles or 2),
-        quick=operations(posterior, like) * trial.replicas * (ensembles or 2) < QUICK,
+        quick=work * trial.replicas * (ensembles or 2) < QUICK,
         batch_size=batch_size_of(batch_size, posterior) if batch_size is not None else None,
         matrices=recognise.weight_matrices(like),
         devices=1 if shards is None else shards.mesh.size,
+        operations=work / max(posterior.size, 1),
     )
     found: Laplace | None = None
     estimated: Posterior | None = None
@@ -134,7 +136,7 @@ def prepare(
     plan = plan._replace(ensembles=ensembles or plan.ensembles, options=plan.options | options)
     plan = plan._replace(hasty=plan.hasty and "adapt" not in options)
     if plan.regime == "predictions":
-        return for_predictions(posterior, like, plan, seed, progress, began)
+        return for_predictions(posterior, like, plan, seed, progress, began, pace(facts.operations))
     replicas = samplers.build(plan.sampler, posterior, **plan.options).replicas
     spent = time.perf_counter() - began
     if found is not None and (plan.regime == "minibatches" or facts.near):
@@ -166,11 +168,17 @@ def prepare(
 
 
 def for_predictions(
-    posterior: Posterior, like: PyTree, plan: Plan, seed: int, progress: bool | Progress | None, began: float
+    posterior: Posterior,
+    like: PyTree,
+    plan: Plan,
+    seed: int,
+    progress: bool | Progress | None,
+    began: float,
+    paces: int = 1,
 ) -> Prepared:
     """Networks to start from, scales, and a step size that held-out rows chose."""
     size = plan.batch_size or posterior.size
-    found = network.search(posterior, like, plan.ensembles, size, seed, partial(tell, progress))
+    found = network.search(posterior, like, plan.ensembles, size, paces, seed, partial(tell, progress))
     where = "all from the given one, which was trained better than here" if found.given else "trained here"
     reason = (
         f"{plan.reason}, {where}; ε {found.step_size:.2g}, by {found.scores.sampled:.3f} nats for a row that was held "

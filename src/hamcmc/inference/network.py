@@ -26,7 +26,7 @@ from jax.flatten_util import ravel_pytree
 from hamcmc import samplers
 from hamcmc._compile import jit
 from hamcmc._types import PyTree, Record
-from hamcmc.inference.plan import FRICTION, pace
+from hamcmc.inference.plan import FRICTION
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.whitened import Whitened
@@ -80,7 +80,9 @@ class Found(NamedTuple):
     gradients: float
 
 
-def search(posterior: Posterior, like: PyTree, chains: int, batch_size: int, seed: int, tell: Tell) -> Found:
+def search(
+    posterior: Posterior, like: PyTree, chains: int, batch_size: int, paces: int, seed: int, tell: Tell
+) -> Found:
     """Train, find scales, and choose ε by predictions of rows that are held out.
 
     Args:
@@ -88,6 +90,7 @@ def search(posterior: Posterior, like: PyTree, chains: int, batch_size: int, see
         like: the given position, unconstrained.
         chains: how many networks.
         batch_size: rows of a minibatch.
+        paces: how many times as many steps as a large network this one makes.
         seed: everything random follows from it.
         tell: called with what is being done.
     """
@@ -108,7 +111,7 @@ def search(posterior: Posterior, like: PyTree, chains: int, batch_size: int, see
     keys = jax.random.split(jax.random.key(seed), 3)
 
     tell("training networks")
-    steps = training_steps(known.size, given.size, size)
+    steps = training_steps(known.size, size, paces)
     trained, squares, values = trainer(flat, size, steps)(starts, known.data, keys[0], held)
     trained, kept = _from_given(flat, given, blank, trained, np.asarray(values), known, size)
     precision = prior_curvature(flat, trained[0], seed) + known.size * size * jnp.mean(squares, 0)
@@ -118,7 +121,7 @@ def search(posterior: Posterior, like: PyTree, chains: int, batch_size: int, see
     white = Whitened(known, like, np.zeros(given.size), np.asarray(root))
     looked_at = some_rows(known.data, LOOKED_AT)
     steepest = jit(lambda z, rows: jnp.max(jax.vmap(lambda x: largest_curvature(white, x, rows, seed))(z)))
-    trial_steps = TRIAL * pace(given.size)
+    trial_steps = TRIAL * paces
     trial = tried(white, size, trial_steps)
     z = trained * jnp.sqrt(precision)
     before = jax.vmap(lambda x: white.log_predictive(white.constrain(x), held))(z)
@@ -179,9 +182,9 @@ def drawn_anew(like: PyTree, rng: np.random.Generator) -> PyTree:
     return jax.tree.map(one, like)
 
 
-def training_steps(rows: int, dimension: int, size: int) -> int:
-    """For so many rows, parameters, and rows of a minibatch."""
-    return int(np.clip(EPOCHS * rows // size, LEAST_STEPS * pace(dimension), MOST_STEPS))
+def training_steps(rows: int, size: int, paces: int) -> int:
+    """For so many rows, of which a minibatch has `size`."""
+    return int(np.clip(EPOCHS * rows // size, LEAST_STEPS * paces, MOST_STEPS))
 
 
 def trainer(flat: Posterior, size: int, steps: int) -> Callable[..., tuple[Array, Array, Array]]:

@@ -37,7 +37,7 @@ SETTLING = 40  # iterations of warm-up, divided by ε
 MATRICES, UNITS = 2, 400  # weight matrices, and parameters above which a model may be a network
 NETWORKS = 4  # chains, each from a network of its own
 NETWORK_BATCH, NETWORK_WARMUP, NETWORK_THIN, NETWORK_DRAWS = 128, 500, 10, 200  # of a run on networks
-SMALL, MOST_PACES = 40_000, 8  # parameters; a smaller network makes so many times as many steps, at most
+SMALL, MOST_PACES = 250_000, 8  # operations on a row; a network of fewer makes so many times as many steps, at most
 FRICTION = 0.05  # of SGHMC there
 STORED = 2**28  # numbers that the draws of such a run may take
 
@@ -69,6 +69,7 @@ class Measured(NamedTuple):
         matrices: how many of the parameters are matrices.
         folded: whether units can be exchanged and the log-density bends upwards somewhere, as that of a network does.
         devices: how many share the rows of the data; they take all data at every step.
+        operations: a rough count for the gradient on one row.
     """
 
     rows: int
@@ -88,6 +89,7 @@ class Measured(NamedTuple):
     matrices: int = 0
     folded: bool | None = None
     devices: int = 1
+    operations: float = math.inf
 
     @property
     def near(self) -> bool:
@@ -270,13 +272,13 @@ def on_predictions(facts: Measured, what: str) -> Plan:
     )
     draws = max(20, min(NETWORK_DRAWS, STORED // (NETWORKS * facts.dimension)))
     options: dict[str, Any] = {"friction": FRICTION}
-    steps = NETWORK_WARMUP * pace(facts.dimension), NETWORK_THIN * pace(facts.dimension)
+    steps = NETWORK_WARMUP * pace(facts.operations), NETWORK_THIN * pace(facts.operations)
     return Plan("predictions", "sghmc", options, 1.0, size, NETWORKS, *steps, reason, draws)
 
 
-def pace(dimension: int) -> int:
-    """How many times as many steps as a large network a small one makes: its steps cost little."""
-    return int(min(max(SMALL // dimension, 1), MOST_PACES))
+def pace(operations: float) -> int:
+    """How many times as many steps as a large network a small one makes: a gradient on a row costs it little."""
+    return int(min(max(SMALL // max(operations, 1.0), 1), MOST_PACES))
 
 
 def longer(plan: Plan, word: str, short: float, seconds: float, numbers: int = KEPT) -> Plan | None:
