@@ -108,7 +108,8 @@ def raced(problem: str, method: str, round: int, seconds: float, quick: bool) ->
         if not exact_path(problem, quick).exists():
             raise SystemExit(f"{problem}: no exact moments to compare with: {found.get('status', 'none were written')}")
     found = command(problem, method, round, seconds, quick, 120 + 2 * seconds)
-    if found.get("slow") and method == ONE_TO_BEAT and not quick:
+    nothing = found.get("slow") or found.get("ess", 1.0) < 1
+    if nothing and method == ONE_TO_BEAT and not quick:
         longer = LONGER * seconds
         found = {"budget": longer} | command(problem, method, round, longer, quick, 120 + 2 * longer)
     return found
