@@ -183,3 +183,16 @@ def test_what_had_no_draws_on_fewer_rows_is_left_out():
     for other in (key("logistic-1e3-1e5"), key("logistic-1e5-1e2"), key("one-hot"), key("logistic-1e5-1e5", "sgld")):
         assert not race.hopeless(other, [slow, stuck])
     assert not race.hopeless(key("logistic-1e5-1e5"), [{**stuck, "ess": 30.0}])
+
+
+@pytest.mark.parametrize("first", [{"status": "too slow", "slow": True}, {"status": "stopped", "ess": 0.0}])
+def test_the_one_to_beat_is_given_longer_where_it_has_no_draws(first, monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(race, "exact_path", lambda problem, quick: tmp_path)
+    monkeypatch.setattr(race, "command", lambda *a: asked.append(a[3]) or ({"ess": 80.0} if a[3] > 40 else dict(first)))
+    run = lambda method, quick=False: race.raced("linear", method, 0, 40.0, quick)
+    assert run(race.ONE_TO_BEAT) == {"budget": 200.0, "ess": 80.0}
+    assert asked == [40.0, 200.0]
+    assert run("nuts") == first
+    assert run(race.ONE_TO_BEAT, quick=True) == first
+    assert asked[2:] == [40.0, 40.0]
