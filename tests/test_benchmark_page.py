@@ -98,8 +98,6 @@ ALLOWED = {  # by page: words that stand beside a number, and why it is no measu
     },
     "docs/speech.md": {
         "in a car at 5 dB": "the name of a recording",
-        "such a filter is 64 ms long": "512 taps at 8 kHz",
-        "a filter of 64 ms": "512 taps at 8 kHz",
         "frames are 32 ms long": FRAMES,
         "frames of 32 ms": FRAMES,
         "8 ms apart": FRAMES,
