@@ -234,6 +234,11 @@ def test_the_adjusted_ensemble_is_found_under_its_old_name():
     options = {"pairs": 2, "adjusted": True, "log_density": lambda x, _: log_density(x)}
     with pytest.warns(DeprecationWarning, match="now ensemble_adjusted"):
         by_density = hamcmc.ensemble_hamcmc(lambda x, _: -x, **options)
+    with (
+        pytest.warns(DeprecationWarning, match="now ensemble_adjusted"),
+        pytest.raises(ValueError, match="log_density="),
+    ):
+        hamcmc.ensemble_hamcmc(lambda x, _: -x, pairs=2, adjusted=True)
     now = hamcmc.ensemble_adjusted(posterior, pairs=2)
     assert by_gradient.settings == by_density.settings == now.settings
     start = jax.random.normal(jax.random.key(0), (6, 3))

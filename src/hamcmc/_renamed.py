@@ -113,6 +113,10 @@ def adjusted_apart(function: Callable[P, R]) -> Callable[P, R]:
         target = getattr(grad, "__self__", None)  # of posterior.grad it is the posterior
         if density is not None:
             target = SimpleNamespace(grad=grad, log_density=density, mirror=mirror)
+        if not hasattr(target, "log_density"):
+            raise ValueError(
+                "adjusted=True needs log_density=, or a posterior's own grad: use ensemble_adjusted(target)"
+            )
         return import_module("hamcmc.samplers.ensemble.adjusted").ensemble_adjusted(target, **options)
 
     return accept  # type: ignore[return-value]

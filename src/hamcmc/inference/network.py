@@ -50,7 +50,7 @@ class Scores(NamedTuple):
     """Mean log-densities of rows that were held out.
 
     Attributes:
-        single: of the trained networks, one by one.
+        single: of the trained networks, one by one. These rows have chosen them, so it is a little too good.
         together: of their average.
         sampled: of the average over draws.
     """
