@@ -180,6 +180,15 @@ def test_training_keeps_what_predicted_best():
     assert (np.linalg.norm(away) < 0.9 * np.linalg.norm(mode)).all()
 
 
+def test_training_never_keeps_what_is_not_finite():
+    """The second minibatch and all later ones give NaN; what is kept is where training began."""
+    likelihood = lambda w, rows: jnp.where(jnp.abs(w[0]) > 1e-4, jnp.nan, rows @ w)
+    model = hamcmc.Posterior(lambda w: jnp.sum(w), likelihood, np.ones((64, 3), np.float32), batched=True)
+    flat = Whitened(model, jnp.zeros(3), np.zeros(3), np.ones(3))
+    ends, _, _ = network.trainer(flat, 32, 100)(jnp.zeros((1, 3)), model.data, jax.random.key(0), model.data)
+    assert np.array_equal(ends, np.zeros((1, 3)))
+
+
 def test_small_networks_make_more_steps():
     assert plan.pace(3000) == 1  # at most MOST_PACES, which is 1 in these tests
     with pytest.MonkeyPatch.context() as patch:

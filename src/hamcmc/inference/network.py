@@ -217,15 +217,12 @@ def trainer(flat: Posterior, size: int, steps: int) -> Callable[..., tuple[Array
                 carry = lax.fori_loop(k * steps // LOOKS, (k + 1) * steps // LOOKS, turn, carry)
                 x, _, squares, mean = carry
                 score = k.astype(x.dtype) if held is None else jnp.mean(flat.log_predictive(flat.constrain(x), held))
-                better = (score >= best[0]) | (k == 0)
-                return carry, jax.tree.map(
-                    lambda new, old: jnp.where(better, new, old), (score, x, squares, -mean), best
-                )
+                now = score, x, squares, -mean
+                return carry, jax.tree.map(lambda new, old: jnp.where(score >= best[0], new, old), now, best)
 
-            nothing = jnp.zeros((), x.dtype)
-            carry = x, optimizer.init(x), jnp.zeros_like(x), nothing
-            _, best = lax.fori_loop(0, LOOKS, stretch, (carry, (nothing, x, jnp.zeros_like(x), nothing)))
-            return best[1:]
+            none, nothing = jnp.zeros_like(x), jnp.zeros((), x.dtype)
+            begin = (x, optimizer.init(x), none, nothing), (nothing - jnp.inf, x, none, nothing)  # NaN is never better
+            return lax.fori_loop(0, LOOKS, stretch, begin)[1][1:]
 
         return jax.vmap(one)(starts, jax.random.split(key, len(starts)))
 
