@@ -1,11 +1,12 @@
-"""Our noise is JAX's, number by number."""
+"""Our noise is JAX's, number by number; many numbers come in pairs, and are normal and independent."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
-from hamcmc.samplers.noise import normal, standard_normal
+from hamcmc.samplers.noise import PAIRED, normal, standard_normal
 
 
 @pytest.mark.slow
@@ -21,6 +22,32 @@ def test_normal_in_double_precision():
         ours, theirs = normal(key, (1000,), jnp.float64), jax.random.normal(key, (1000,), jnp.float64)
         assert ours.dtype == jnp.float64
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_many_numbers_are_normal_and_independent():
+    size = 2 * PAIRED + 1  # odd, so that half of the last pair is left over
+    z = np.asarray(normal(jax.random.key(3), (size,), jnp.float32), np.float64)
+    assert z.shape == (size,)
+    assert stats.kstest(z, "norm").pvalue > 1e-3
+    assert len(np.unique(z)) > 0.99 * size  # of 2²³ values few meet; a word that is used twice would halve them
+
+    def correlation(a, b):
+        return np.corrcoef(a, b)[0, 1] * np.sqrt(len(a))
+
+    half = PAIRED + 1
+    pairs = z[: size - half], z[half:]  # the two numbers of a pair
+    neighbours = z[:-1], z[1:]
+    for a, b in (pairs, neighbours, [x**2 for x in pairs], [x**2 for x in neighbours]):
+        assert abs(correlation(a, b)) < 4
+    other = np.asarray(normal(jax.random.key(4), (size,), jnp.float32))
+    assert abs(correlation(z, other)) < 4
+
+
+@pytest.mark.parametrize("size", [PAIRED, PAIRED + 1])
+def test_many_numbers_are_the_same_under_vmap(size):
+    keys = jax.random.split(jax.random.key(0), 2)
+    together = jax.vmap(lambda key: normal(key, (size,), jnp.float32))(keys)
+    np.testing.assert_array_equal(together[1], normal(keys[1], (size,), jnp.float32))
 
 
 def test_keys_of_another_generator_and_old_style_keys_work():

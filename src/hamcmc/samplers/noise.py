@@ -2,9 +2,13 @@
 
 On a CPU, JAX compiles its generator, Threefry, to a loop over passes through memory. Written out here, the twenty
 rounds and the map to a normal are one fused pass. This matters because noise is the largest cost of a cheap step.
+
+Many single-precision numbers are made in pairs, one from each of the two words that Threefry gives. These are not
+``jax.random.normal``'s numbers, which take both words for one of them.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,6 +21,7 @@ from hamcmc._types import PyTree
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = np.uint32(0x1BD11BDA)
 KEPT = 256  # noise of this size or more is computed once and kept
+PAIRED = 2**15  # single-precision noise of this size or more is made in pairs
 
 
 def standard_normal(key: Array, like: PyTree) -> PyTree:
@@ -27,27 +32,43 @@ def standard_normal(key: Array, like: PyTree) -> PyTree:
 
 
 def normal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-    """``jax.random.normal(key, shape, dtype)``, bit by bit."""
+    """Independent N(0, 1) numbers: ``jax.random.normal(key, shape, dtype)`` bit by bit, unless they come in pairs."""
     dtype, size, words = jnp.dtype(dtype), math.prod(shape), jax.random.key_data(key)
     if dtype not in (jnp.float32, jnp.float64) or words.shape != (2,) or size >= 2**32:
         return jax.random.normal(key, shape, dtype)  # another generator, or a case too rare to write out
     if size < KEPT:
         return from_counts(words, lax.iota(jnp.uint32, size), dtype).reshape(shape)
-    # XLA fuses cheap arithmetic into every place of use, where it computes all of it again; but never across a loop.
+    if dtype == jnp.float32 and size >= PAIRED:
+        pairs = kept(lambda count: pairs_from_counts(words, count), (size + 1) // 2)
+        return jnp.concatenate([pairs.real, pairs.imag])[:size].reshape(shape)
+    return kept(lambda count: from_counts(words, count, dtype), size).reshape(shape)
+
+
+def kept(numbers: Callable[[Array], Array], size: int) -> Array:
+    """The numbers at 0 … size−1, computed once.
+
+    XLA fuses cheap arithmetic into every place of use, where it computes all of it again; but never across a loop.
+    """
     half = (size + 1) // 2
-
-    def part(i):
-        return from_counts(words, i * half + lax.iota(jnp.uint32, half), dtype)
-
-    halves = lax.map(part, jnp.arange(2, dtype=jnp.uint32))
-    return halves.ravel()[:size].reshape(shape)
+    halves = lax.map(lambda i: numbers(i * half + lax.iota(jnp.uint32, half)), jnp.arange(2, dtype=jnp.uint32))
+    return halves.ravel()[:size]
 
 
 def from_counts(words: Array, count: Array, dtype: Any) -> Array:
     """The normal numbers at the given places of a key's sequence."""
     high, low = threefry(words[0], words[1], jnp.zeros_like(count), count)
     bits = high ^ low if dtype == jnp.float32 else high.astype(jnp.uint64) << np.uint64(32) | low.astype(jnp.uint64)
+    return from_bits(bits, dtype)
 
+
+def pairs_from_counts(words: Array, count: Array) -> Array:
+    """Two normal numbers for each place of a key's sequence: complex, because XLA computes both parts in one pass."""
+    high, low = threefry(words[0], words[1], jnp.zeros_like(count), count)
+    return lax.complex(*(from_bits(bits, jnp.dtype(jnp.float32)) for bits in (high, low)))
+
+
+def from_bits(bits: Array, dtype: Any) -> Array:
+    """Normal numbers from random bits of the same width."""
     # Random mantissas make uniform numbers in [1, 2), moved to (−1, 1).
     kind, info = bits.dtype.type, jnp.finfo(dtype)
     one, lowest = np.ones((), dtype), np.nextafter(-np.ones((), dtype), np.zeros((), dtype))
