@@ -66,6 +66,12 @@ docs: .venv/installed-docs
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[ratings,audio,report,numpyro]'
 	touch $@
 
+.venv/installed-bench: .venv/installed-cython  # pesq has no wheel, and its source needs Cython
+
+.venv/installed-cython: .venv/installed
+	$(BIN)/pip install -q -c constraints.txt cython
+	touch $@
+
 .venv/installed-%: .venv/installed
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[$*]'
 	touch $@
