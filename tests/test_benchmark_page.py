@@ -84,9 +84,6 @@ ALLOWED = {  # by page: words that stand beside a number, and why it is no measu
         "the central 90 % interval": LEVEL,
     },
     "docs/reproductions.md": {
-        "The paper's mean SDRs are 4.53 dB": PAPER,
-        "4.58 dB for pSGLD": PAPER,
-        "5.07 dB for HAMCMC": PAPER,
         "80 files of NOIZEUS at 5 dB": "the name of a recording",
         "50, 90 and 99 % sets": LEVEL,
         "with 10 % held out": "a setting",

@@ -99,10 +99,9 @@ def table(runs: list[dict[str, Any]], sizes: dict[str, list[int]]) -> list[str]:
 
 INTRODUCTION = """# The zoo
 
-How often is `hamcmc.sample(posterior)` right, with nothing set, and does it know when it is not? {cases} posteriors of
-our own and some of posteriordb (names from a to h) answer that: regressions, hierarchies, mixtures, time series,
-Gaussian processes, differential equations, heavy tails, columns in dollars and in thousandths, a thousand dimensions.
-Their marginals are known exactly or from long runs of NUTS.
+How often is `hamcmc.sample(posterior)` right, with nothing set, and does it know when it is not? The table has {cases}
+posteriors of our own and some of posteriordb (names from a to h), with marginals that are known exactly or from long
+runs of NUTS.
 
 A run is **right** if every mean is within 0.1 standard deviations and every standard deviation within 10 % (medians
 and quantile ranges where moments do not exist). **said** means that it is not right, and that the verdict is "not
@@ -111,10 +110,9 @@ converged" or "wrong". *doubted* means that it is right, but called "not converg
 
 The starts and the limits of the verdict were developed on these posteriors, so expect somewhat less elsewhere. Failures
 that led to changes, two of them silent, are not counted: those posteriors were run again. Not all runs are of the
-present code. The last rule of the verdict, on a few draws far from all others, is younger than most of them, and each
-counts with the verdict that it had. Most runs on all data had 600 iterations of warm-up and 1000 draws of each replica
-at once; those of our own posteriors with seed 0 in single precision began with 300 and 250, or 100 and 125, as runs do
-now, and a longer one followed only where that was not enough.
+present code, and each counts with the verdict that it had: the last rule, on a few draws far from all others, is
+younger than most of them. Most runs on all data had 600 iterations of warm-up and 1000 draws of each replica; those of
+our own posteriors with seed 0 in single precision began with shorter ones, as runs do now.
 
 Measured up to {date}, on two busy cores. `make zoo` repeats it, and `tests/zoo/results.json` has every run.
 
