@@ -112,18 +112,19 @@ def cost_of_what_is_not_a_run(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_recommended_sampler_is_not_held_back(monkeypatch):
-    """On the ridge it has the step of the plan, and nearly independent draws; at ε = 0.02 it had 447 of 16 000."""
+def test_the_automatic_choice_is_not_held_back(monkeypatch):
+    """On the ridge it has the step of the plan, nearly independent draws, and the name of the sampler that ran."""
     everything = gallery.configurations
-    chosen = lambda truth: {gallery.RECOMMENDED: everything(truth)[gallery.RECOMMENDED]}
+    chosen = lambda truth: {gallery.AUTOMATIC: everything(truth)[gallery.AUTOMATIC]}
     monkeypatch.setattr(gallery, "configurations", chosen)
     (row,), figure = gallery.gallery(quick=True)
+    assert row.sampler == "automatic: leimkuhler_matthews"
     assert row.step_size == pytest.approx(1.0)
-    assert row.ess > 0.5 * 22 * 200
+    assert row.ess > 0.5 * 16 * 200
     for ratio in (row.length, row.width):
         assert abs(ratio - 1) < 4.5 / np.sqrt(2 * row.ess)
     gradients = row.ess * row.per_effective_sample
-    assert gradients > 11 * gallery.ITERATIONS / 10  # as many iterations as the others, 11 replicas in each
+    assert gradients > 16 * gallery.ITERATIONS / 10  # as many iterations as the others, 16 replicas in each
     assert figure.axes[0].get_title("right") == f"ESS {row.ess:,.0f}"
 
 
