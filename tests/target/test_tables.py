@@ -208,3 +208,20 @@ def test_rows_of_columns_are_a_pytree():
     assert isinstance(one, Columns)
     assert list(jax.tree.leaves(one)) == [0, 0]
     assert [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(columns)] == ["['a']", "['b']"]
+
+
+@pytest.mark.parametrize(("suffix", "between"), [(".csv", ","), (".tsv", "\t")])
+def test_columns_of_a_text_file(tmp_path, suffix, between):
+    path = tmp_path / f"loans{suffix}"
+    path.write_text(
+        "\n".join(between.join(row) for row in (["age", "town", "paid"], ["31", "Wien", "1"], ["44", "Graz", "0"]))
+    )
+    found = hamcmc.columns(path, {"x": ["age", "paid"], "y": "paid"})
+    np.testing.assert_array_equal(found["x"], [[31, 1], [44, 0]])
+    np.testing.assert_array_equal(found["y"], [1, 0])
+    with pytest.raises(ColumnError, match=r"loans.* has no column 'agee'; did you mean 'age'\?"):
+        hamcmc.columns(path, {"x": "agee"})
+    with pytest.raises(ColumnError, match=f"loans{suffix}:2: column 'town' is not a number: 'Wien'"):
+        hamcmc.columns(path, {"x": "town"})
+    with pytest.raises(ColumnError, match="text files are read into memory"):
+        hamcmc.columns(path, {"x": "age"}, cache=tmp_path)

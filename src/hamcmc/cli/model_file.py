@@ -1,16 +1,14 @@
 """The input of ``hamcmc sample``: a Python file with a model, and a file with data."""
 
-import csv
 import hashlib
 import importlib.util
 import inspect
 import struct
 import sys
 import traceback
-import warnings
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +17,13 @@ import numpy as np
 from hamcmc import _processes
 from hamcmc._check import nearest
 from hamcmc._types import Record
+from hamcmc.interop import delimited
 from hamcmc.samplers import Sampler, build
 from hamcmc.samplers.registry import requires, takes
 from hamcmc.store.errors import RunError
 from hamcmc.store.files import reading
 from hamcmc.target.posterior import Posterior
-from hamcmc.target.tables import Columns
+from hamcmc.target.tables import ColumnError, Columns
 
 MAPPED = 2**30  # bytes; a larger array stays on disk and is streamed
 NO_COLUMNS: Mapping[str, list[str]] = {}
@@ -170,8 +169,8 @@ def read_data(path: Path, columns: Mapping[str, list[str]] = NO_COLUMNS) -> Any:
                 if _processes.several() and (mapped := _mapped_npz(path)):
                     return mapped
                 return Columns({name: _numbers(array, f"{path}: {name}") for name, array in arrays.items()})
-        if path.suffix in (".csv", ".tsv"):
-            return _read_table(path, "\t" if path.suffix == ".tsv" else ",")
+        if path.suffix in delimited.DELIMITERS:
+            return _read_table(path)
     from hamcmc.interop import parquet
 
     if is_zarr(path):
@@ -200,10 +199,9 @@ def _read_columns(path: Path, columns: Mapping[str, list[str]]) -> dict[str, np.
         from hamcmc.interop.parquet import columns as of_parquet
 
         return of_parquet(path, {name: of if len(of) > 1 else of[0] for name, of in columns.items()})
-    if path.suffix in (".csv", ".tsv"):
-        wanted = {c for of in columns.values() for c in of}
+    if path.suffix in delimited.DELIMITERS:
         with reading(path, "cannot be read", ModelFileError):
-            table = _read_table(path, "\t" if path.suffix == ".tsv" else ",", wanted)
+            table = _read_table(path, {c for of in columns.values() for c in of})
     else:
         table = read_data(path)
     if not isinstance(table, dict):
@@ -252,61 +250,9 @@ def _numbers(array: np.ndarray, where: str) -> np.ndarray:
     return array
 
 
-def _read_table(path: Path, delimiter: str, wanted: Collection[str] | None = None) -> Columns:
-    """The columns of a table, or those that are wanted."""
-    with open(path, newline="", encoding="utf-8-sig") as f:
-        reader = csv.reader(f, delimiter=delimiter)
-        header = next(reader, None)
-        if not header:
-            raise ModelFileError(f"{path}: the file is empty")
-        names = [name.strip() for name in header]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ModelFileError(f"{path}: two columns have the name {twice!r}")
-        places = [i for i, name in enumerate(names) if wanted is None or name in wanted]
-        if missing := [name for name in wanted or () if name not in names]:
-            raise ModelFileError(f"{path} has no column {missing[0]!r}{nearest(missing[0], names)}")
-        begin = reader.line_num
-        with suppress(ValueError), warnings.catch_warnings():  # of a table without rows
-            warnings.simplefilter("ignore", UserWarning)
-            table = np.loadtxt(f, delimiter=delimiter, comments=None, quotechar='"', ndmin=2)
-            if len(table) and table.shape[1] == len(names):
-                return Columns((names[i], np.ascontiguousarray(table[:, i])) for i in places)
-    return _read_slowly(path, delimiter, begin, header, places)
-
-
-def _read_slowly(path: Path, delimiter: str, begin: int, header: list[str], places: list[int]) -> Columns:
-    """The columns at some places of a table of which not every field is a number. It finds the line that is at fault.
-
-    Args:
-        path: of the table.
-        delimiter: what stands between fields.
-        begin: the number of lines that the header has.
-        header: the names of all columns.
-        places: which of them are wanted.
-    """
-    rows = []
-    with open(path, newline="", encoding="utf-8-sig") as f:
-        reader = csv.reader(f, delimiter=delimiter)
-        for row in reader:
-            if not row or reader.line_num <= begin:
-                continue
-            if len(row) != len(header):
-                raise ModelFileError(f"{path}:{reader.line_num}: {len(row)} fields where the header has {len(header)}")
-            try:
-                rows.append([float(row[i]) for i in places])
-            except ValueError:
-                bad = next(i for i in places if not _is_number(row[i]))
-                message = f"{path}:{reader.line_num}: column {header[bad]!r} is not a number: {row[bad]!r}"
-                raise ModelFileError(message) from None
-    if not rows:
-        raise ModelFileError(f"{path}: data is empty: there is a header, but no rows")
-    return Columns(zip((header[i].strip() for i in places), np.array(rows, np.float64).T))
-
-
-def _is_number(text: str) -> bool:
+def _read_table(path: Path, wanted: Collection[str] | None = None) -> Columns:
+    """The columns of a text file, or those that are wanted."""
     try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        return delimited.read(path, wanted)
+    except ColumnError as error:
+        raise ModelFileError(str(error)) from None

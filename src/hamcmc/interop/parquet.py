@@ -15,6 +15,7 @@ import numpy as np
 from hamcmc._check import nearest
 from hamcmc._renamed import renamed
 from hamcmc._require import needs
+from hamcmc.interop import delimited
 from hamcmc.store.files import replacing
 from hamcmc.target import tables
 
@@ -31,7 +32,8 @@ def columns(
 ) -> dict[str, Any]:
     """Columns of a table as arrays, for a :class:`~hamcmc.Posterior`.
 
-    The table is one of pandas, polars or Arrow, a Zarr group, a mapping of arrays, or the path of a Parquet file.
+    The table is one of pandas, polars or Arrow, a Zarr group, a mapping of arrays, or the path of a Parquet, CSV or TSV
+    file. Text files must have a header, and are read into memory.
 
     Columns of a Parquet file become memory-mapped arrays, which a posterior streams. The first call writes them to
     ``.npy`` files, a part of the rows at a time, and needs as much room on the disk as they have bytes. Later calls
@@ -40,7 +42,7 @@ def columns(
     changed.
 
     Args:
-        table: the table, or the path of a Parquet file.
+        table: the table, or the path of a file.
         arrays: a name for each array, and the column that it has, for an array (N,), or a list of columns, for an array
             (N, K). Columns of one array get the type that holds them all.
         cache: the folder for the ``.npy`` files; by default one beside the Parquet file, whose name ends with
@@ -64,6 +66,11 @@ def columns(
             raise tables.ColumnError("cache is for Parquet files and Zarr groups: this table is in memory")
         return tables.stacked(tables.table(table, "the table"), arrays)
     path = Path(table)
+    if path.suffix in delimited.DELIMITERS:
+        if cache is not None:
+            raise tables.ColumnError("cache is for Parquet files and Zarr groups: text files are read into memory")
+        names = {c for of in arrays.values() for c in ([of] if isinstance(of, str) else of)}
+        return tables.stacked(delimited.read(path, names), arrays)
     file = _File(path)
     wanted = {name: _Wanted(file, of) for name, of in arrays.items()}
     if not wanted:
