@@ -96,7 +96,7 @@ def test_all_costs_are_counted():
     assert (c.gradients, c.seconds) == (1500, 20.0)
     assert list(c.parts) == ["tuning", "mode", "trace", "compile", "adaptation", "sampling"]
     assert c.seconds_per_effective_sample == 20.0 / c.ess
-    parts = "tuning 10.00 s, mode 3.00 s, tracing 0.50 s, compiling 3.50 s, adaptation 1.00 s, sampling 2.00 s"
+    parts = "tuning 10.00 s, preparing 3.00 s, tracing 0.50 s, compiling 3.50 s, adaptation 1.00 s, sampling 2.00 s"
     assert f"({parts})" in str(c)
     assert "per effective sample of x, all included: " in str(c)
     noted = cost(make_result({"x": x}, meta={"seconds": 3.0}, notes={"tuning": {"seconds": 10.0, "gradients": 5}}))

@@ -83,3 +83,14 @@ def test_a_wrong_shape_is_named(wrong, shape):
     posterior = hamcmc.Posterior(log_prior, wrong, (X, Y), init=jnp.zeros(3), batched=True)
     with pytest.raises(ValueError, match=rf"a number for each of 200 rows.*got {shape}"):
         hamcmc.sample(posterior, "sgld", step_size=1e-3, num_samples=3, progress=False)
+
+
+@pytest.mark.parametrize(("many", "said"), [(False, "called with one row"), (True, "called with 200 rows")])
+def test_an_error_in_the_likelihood_says_how_many_rows_it_got(many, said):
+    def wrong(theta, row):
+        return row[1] + jnp.zeros(7) @ theta  # of three numbers
+
+    posterior = hamcmc.Posterior(log_prior, wrong, (X, Y), init=jnp.zeros(3), batched=many)
+    with pytest.raises(TypeError, match="dot_general") as raised:
+        hamcmc.sample(posterior, progress=False)
+    assert said in raised.value.__notes__[-1]

@@ -109,6 +109,11 @@ class Counted(eqx.Module):
     link: object = jnp.tanh
 
 
+class Two(eqx.Module):
+    net: eqx.nn.MLP
+    seen: jax.Array
+
+
 @pytest.mark.parametrize(
     ("how", "message"),
     [
@@ -125,6 +130,12 @@ class Counted(eqx.Module):
 def test_what_cannot_be_sampled_is_named(how, message):
     with pytest.raises(ValueError, match=message):
         hamcmc.Posterior(log_prior, log_likelihood, (X, Y), **how)
+
+
+def test_a_branch_is_sampled_without_what_is_no_array():
+    part, rest = frozen.divided(Two(network(), jnp.arange(3)), ["net"])
+    assert len(jax.tree.leaves(part)) == 4
+    assert rest.net.activation is jnp.tanh
 
 
 def test_another_module_is_refused():

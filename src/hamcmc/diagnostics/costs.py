@@ -10,7 +10,7 @@ from hamcmc.store.result import StoredRun
 
 PARTS = {  # name → what it is called
     "tuning": "tuning",
-    "mode": "mode",
+    "mode": "preparing",
     "trace": "tracing",
     "compile": "compiling",
     "adaptation": "adaptation",
@@ -27,8 +27,8 @@ class Cost(NamedTuple):
         draws: stored draws.
         ess: the smallest bulk ESS; NaN if unknown.
         slowest: the name of the entry that has it; None if unknown.
-        parts: seconds of each part: ``tuning``, ``mode``, ``trace``, ``compile``, ``adaptation`` (the warm-up) and
-            ``sampling``.
+        parts: seconds of each part: ``tuning``, ``mode`` (all that precedes an automatic run: mode, Hessian, noise of
+            gradients), ``trace``, ``compile``, ``adaptation`` (the warm-up) and ``sampling``.
             An older run knows only how long warm-up and sampling took together, which then count as ``sampling``.
     """
 

@@ -179,7 +179,15 @@ def check_shapes(posterior: Posterior, position: PyTree, batch_size: int | None)
     batch = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), jax.dtypes.canonicalize_dtype(x.dtype)), posterior.data
     )
-    for name, value in jax.eval_shape(partial(densities, posterior), position, batch).items():
+    try:
+        found = jax.eval_shape(partial(densities, posterior), position, batch)
+    except (TypeError, ValueError) as error:
+        if posterior.log_likelihood is not None:
+            many = f"log_likelihood was called with {rows:,} rows, because batched=True was given."
+            one = "log_likelihood was called with one row. With Posterior(…, batched=True) it gets many at once."
+            error.add_note(many if posterior.batched else one)
+        raise
+    for name, value in found.items():
         if not isinstance(value, jax.ShapeDtypeStruct):
             forgot = ": is its `return` missing?" if value is None else ""
             raise ValueError(f"{name} must return a scalar, got {type(value).__name__}{forgot}")

@@ -81,12 +81,15 @@ def whole(part: PyTree, rest: PyTree) -> PyTree:
 
 
 def _is_chosen(name: str, leaf: Any, sampled: Choice | None) -> bool:
-    """Whether a leaf is to be sampled. Without a choice these are all arrays, so that one of integers is an error."""
+    """Whether a leaf is to be sampled. Without a choice these are all arrays, so that one of integers is an error.
+
+    Of a branch it is all arrays, too: a network's activation is a leaf that nobody means.
+    """
     if sampled is None:
         return hasattr(leaf, "dtype")
     if callable(sampled):
         return bool(sampled(name, leaf))
-    return any(_inside(name, branch) for branch in sampled)
+    return name in sampled or (hasattr(leaf, "dtype") and any(_inside(name, branch) for branch in sampled))
 
 
 def _inside(name: str, branch: str) -> bool:
