@@ -64,18 +64,19 @@ def above_4_khz(rate, denoise=denoise):
 
 
 BANDS = (4200, 7800), (8300, 10_000)
-LOST, DOWN = 1.0, 15.0  # decibels
+LOST, DOWN, SEAM = 1.0, 15.0, 4.0  # decibels
 
 
 @pytest.mark.parametrize("rate", [16_000, 48_000])
 def test_speech_above_4_khz_stays_and_hiss_goes_down(rate):
-    """Of a soft s, at most 1 dB is lost; of the hiss in pauses, at least 15 dB go.
+    """Of a soft s, at most 1 dB is lost; of the hiss in pauses, at least 15 dB go, as many below and above 8 kHz.
 
     A Wiener filter that knows all levels takes 0.2 dB of such an s away.
     """
     lost, down = above_4_khz(rate)
     assert max(lost) < LOST
     assert min(down) > DOWN
+    assert max(down) - min(down) < SEAM
 
 
 @pytest.mark.slow
@@ -84,8 +85,8 @@ def test_speech_above_4_khz_stays_and_hiss_goes_down(rate):
     [
         ("s.T[: bins - BINS] + LOUDER", "s.T[: bins - BINS] - 2"),  # speech that is too soft
         ("s.T[: bins - BINS] + LOUDER", "s.T[: bins - BINS] + 4"),  # or too loud
-        ("speech[TOP:], noise[TOP:] = above(power[TOP:])", "noise[TOP:], speech[TOP:] = above(power[TOP:])"),
-        ("_moving_mean(power, band).T, 3).T,", "power.T, 1).T,"),  # each bin by itself
+        ("speech[TOP:], noise[TOP:] = above(", "noise[TOP:], speech[TOP:] = above("),
+        ("MORE * ratio", "1e9 * ratio"),  # a seam at 8 kHz
         ("seen * (0.3 * (x - floor) - 0.5)", "0 * x"),  # blind to what rises above the floor
     ],
 )
@@ -94,7 +95,7 @@ def test_a_broken_guess_is_noticed(old, new):
         from hamcmc.speech.denoise import denoise as broken
 
         lost, down = above_4_khz(48_000, broken)
-    assert max(lost) > LOST or min(down) < DOWN
+    assert max(lost) > LOST or min(down) < DOWN or max(down) - min(down) > SEAM
 
 
 @pytest.mark.parametrize("rate", [11_025, 22_050, 44_100])
@@ -119,14 +120,35 @@ def test_clipped_speech_stays_in_range():
 
 
 def test_above_the_network_bursts_are_speech_and_hiss_is_not():
-    """A burst of 20 dB in many bins passes; of the hiss around it, nearly nothing does."""
+    """A burst of 20 dB in many bins passes; of the hiss around it, nearly nothing does, even without other bounds."""
+    share_of_bursts_and_hiss(guess.above)
+
+
+@pytest.mark.slow
+def test_bins_one_by_one_are_noticed():
+    with mutant("speech/guess.py", "_moving_mean(power, band).T, 3).T,", "power.T, 1).T,"):
+        from hamcmc.speech.guess import above
+
+        with pytest.raises(AssertionError):
+            share_of_bursts_and_hiss(above)
+
+
+def share_of_bursts_and_hiss(above):
     power = np.random.default_rng(8).exponential(size=(128, 120))
     power[:, 60:70] *= 100
-    found, tracked = guess.above(power)
+    found, tracked = above(power, np.full(120, np.inf))
     assert np.mean(found[:, 62:68] - tracked[:, 62:68]) > np.log(20)
     hiss = np.r_[20:55, 80:120]
     share = np.exp(found - np.logaddexp(found, tracked))[:, hiss]
     assert 10 * np.log10(np.mean(share**2 * power[:, hiss]) / np.mean(power[:, hiss])) < -15
+
+
+def test_above_the_network_there_is_no_speech_where_the_network_found_none():
+    power = np.random.default_rng(8).exponential(size=(128, 120))
+    power[:, 60:70] *= 100  # what is loud there is no speech
+    found, tracked = guess.above(power, np.where(np.arange(120) < 100, 1e-3, np.inf))
+    assert np.all((found - tracked)[:, :98] < np.log(4e-3))  # a bin's own noise may be below the mean of its band
+    assert np.all((found - tracked)[:, 102:] > np.log(4e-3))
 
 
 def test_numpy_and_jax_apply_the_same_network():

@@ -4,7 +4,8 @@ Two small convolutional networks, trained on speech in generated noises, predict
 bin. The lower one sees what is below 4 kHz, 1.3 s around each frame. The upper one, from 4 to 8 kHz, sees 1 s around
 each frame: the spectrum there, and what the lower one found. A vowel below says that there is little speech above, and
 a pause below that what is above may be an s. Above 8 kHz the noise is tracked by the probability that speech is
-present, which needs no training, and speech is what the power, averaged over bins nearby, has above the noise.
+present, which needs no training, and speech is what the power, averaged over bins nearby, has above the noise; but where
+the upper network found no speech just below 8 kHz, there is none above.
 """
 
 import hashlib
@@ -24,6 +25,8 @@ TOP = 257  # the bins of both networks, up to 8 kHz
 DILATIONS = (1, 2, 4, 8, 16, 32, 1, 4)
 UPPER_DILATIONS = (1, 2, 4, 8, 16, 1)
 LOUDER = 0.5  # added to log E|s|² from 4 to 8 kHz: on held-out voices, less speech is lost at the same SDR
+EDGE = 48  # bins just below 8 kHz (1.5 kHz), whose speech bounds the speech above
+MORE = 4.0  # how many times as far above the noise speech may be there
 POOLED = 8  # bins in a band: the upper network also sees means over bands
 FILES = {  # the weights, and their SHA-256: a damaged file would be a worse guess without a sign of it
     "guess.npz": "eb27762ab2c818d72be83ec24ec89a1c763f9b3fd5c3509946095048b0af45fb",
@@ -51,11 +54,13 @@ def guess(power: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             speech[BINS:bins, phase::2] = s.T[: bins - BINS] + LOUDER
             noise[BINS:bins, phase::2] = n.T[: bins - BINS]
     if len(power) > TOP:
-        speech[TOP:], noise[TOP:] = above(power[TOP:])
+        edge = slice(TOP - EDGE, TOP)
+        ratio = np.exp(speech[edge]).mean(0) / np.exp(noise[edge]).mean(0)
+        speech[TOP:], noise[TOP:] = above(power[TOP:], MORE * ratio)
     return speech, noise
 
 
-def above(power: np.ndarray, band: int = 32, margin: float = 1.3) -> tuple[np.ndarray, np.ndarray]:
+def above(power: np.ndarray, most: np.ndarray, band: int = 32, margin: float = 1.3) -> tuple[np.ndarray, np.ndarray]:
     """log E|s|² and log E|n|² above the networks, from the power (F, T).
 
     Single bins of noise are often far above its level, and would pass for speech. Their average over `band` bins (1
@@ -64,12 +69,14 @@ def above(power: np.ndarray, band: int = 32, margin: float = 1.3) -> tuple[np.nd
 
     Args:
         power: |x|² of the bins above the networks.
+        most: (T,), the most that speech can be, in units of the noise. In pauses it takes away what the average leaves.
         band: how many bins are averaged.
         margin: speech is what is above so many times the noise.
     """
     tracked = presence_noise(power, memory=0.9)
     smooth, level = _moving_mean(_moving_mean(power, band).T, 3).T, _moving_mean(tracked, band)
-    return np.log(np.maximum(smooth - margin * level, 0.01 * level)), np.log(tracked)
+    speech = np.maximum(smooth - margin * level, 0.01 * level)
+    return np.log(np.minimum(speech, _moving_mean(most[:, None], 3).T * level)), np.log(tracked)
 
 
 def _moving_mean(x: np.ndarray, size: int) -> np.ndarray:
