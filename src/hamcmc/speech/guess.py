@@ -4,8 +4,8 @@ Two small convolutional networks, trained on speech in generated noises, predict
 bin. The lower one sees what is below 4 kHz, 1.3 s around each frame. The upper one, from 4 to 8 kHz, sees 1 s around
 each frame: the spectrum there, and what the lower one found. A vowel below says that there is little speech above, and
 a pause below that what is above may be an s. Above 8 kHz the noise is tracked by the probability that speech is
-present, which needs no training, and speech is what the power, averaged over bins nearby, has above the noise; but where
-the upper network found no speech just below 8 kHz, there is none above.
+present, which needs no training, and speech is what the power, averaged over bins nearby, has above the noise. But
+where the upper network found no speech just below 8 kHz, there is none above.
 """
 
 import hashlib
