@@ -94,3 +94,15 @@ def _erf(x):
     import math
 
     return math.erf(x / math.sqrt(2))
+
+
+def test_a_report_on_a_network_begins_with_predictions_and_does_not_judge_parameters(tmp_path):
+    apart = RNG.standard_normal((2, 50)) + np.array([[0.0], [9.0]])
+    result = make_result({"theta": apart})
+    judged = Page(write_report(result, tmp_path / "a.html").read_text())
+    assert "Run longer" in judged.text
+    result.settings["plan"] = {"regime": "predictions"}
+    page = Page(write_report(result, tmp_path / "b.html", predictions=Classes(*classes(50))).read_text())
+    assert page.headings.index("Predictions") < page.headings.index("Diagnostics")
+    assert "Run longer" not in page.text
+    assert "R-hat and ESS say nothing about predictions" in page.text

@@ -52,10 +52,11 @@ class Agreement(NamedTuple):
         """What there is to say about predictions."""
         if self.chains == 1:
             return "predictions of a single chain cannot be compared with others"
+        limit = "" if agree else f" (at most {AGREED} is usable)"
         return (
             f"predictions {'agree' if agree else 'differ'} between {self.chains} chains: their average is known to "
-            f"{self.error:.2g} nats for a row, {self.worst:.2g} for the worst of {self.rows:,} rows (R-hat of a row's "
-            f"log-likelihood {self.r_hat:.2f})"
+            f"{self.error:.2g} nats for a row{limit}, {self.worst:.2g} for the worst of {self.rows:,} rows (R-hat of a "
+            f"row's log-likelihood {self.r_hat:.2f})"
         )
 
     def of_parameters(self) -> str:

@@ -103,6 +103,8 @@ def page(
     worst = [row.name for row in verdict.worst]
     blamed = [name for name in worst if any(name in reason for reason in verdict.reasons)]
     sections = {**(before or {}), "Verdict": _verdict(verdict)}
+    if _for_predictions(result):
+        sections |= after or {}
     if result.draws:
         sections["Estimates"] = forest.section(result, table, blamed if verdict.word in BAD else ())
     sections["Diagnostics"] = _diagnostics(table, worst)
@@ -219,11 +221,22 @@ def smallest_ess(table: Summary) -> tuple[float, str | None]:
     return float(ess[row]), f"{table.names[row]}{' (tails)' if ess[row] < table['ess_bulk'][row] else ''}"
 
 
+def _for_predictions(result: Result) -> bool:
+    """Whether a run is on a network, whose parameters mean nothing."""
+    return result.settings.get("plan", {}).get("regime") == "predictions"
+
+
 def _checks(result: Result, table: Summary, worst: int | None, verdict: Verdict) -> Iterator[str]:
     """What the numbers mean, in words."""
     chains = result.settings["chains"]
     if result.meta["status"] == "failed":
         yield "All draws before the failure are here. The last of them may already be wrong."
+        return
+    if _for_predictions(result):
+        yield (
+            "This run is for predictions, which the verdict is about. Parameters of a network do not mix, and their "
+            "R-hat and ESS say nothing about predictions."
+        )
         return
     ess, poorest = smallest_ess(table)
     if poorest is None:
