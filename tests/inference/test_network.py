@@ -260,6 +260,17 @@ def test_the_verdict_is_about_predictions_and_honest_about_parameters(run):
     assert hamcmc.Result.open(path).check() == verdict
 
 
+def test_predictions_may_be_all_that_is_stored(run, posterior):
+    """Then the verdict compares them between chains, and they are those of a run that stores the networks."""
+    new = np.linspace(-2, 2, 20, dtype=np.float32)[:, None]
+    found = hamcmc.sample(posterior, store=lambda w: net(w, new), progress=False)
+    assert np.allclose(found.posterior["stored"].reshape(-1, 20).mean(0), run[0].predict(net, new).mean, atol=1e-4)
+    verdict = found.check()
+    assert verdict.parameters == 20
+    assert any("the run stored a part" in r for r in verdict.reasons)
+    assert {row.name for row in verdict.worst} <= {f"stored[{i}]" for i in range(20)}
+
+
 def test_chains_that_predict_differently_are_not_converged(run, posterior, monkeypatch):
     result, _, _ = run
     from hamcmc.diagnostics import agreement, verdict

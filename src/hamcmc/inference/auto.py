@@ -16,7 +16,8 @@ from hamcmc._compile import jit
 from hamcmc._types import Facts, PyTree, Record
 from hamcmc.inference import network, recognise
 from hamcmc.inference.arguments import Init, init_of, warmup_of
-from hamcmc.inference.job import batch_size_of, check_shapes, parameters, storable
+from hamcmc.inference.checks import check_shapes
+from hamcmc.inference.job import batch_size_of, parameters, storable
 from hamcmc.inference.modes import surveyed
 from hamcmc.inference.nearness import Nearness
 from hamcmc.inference.plan import FIRST_ADAPT, Measured, Plan, decide, first_run, pace

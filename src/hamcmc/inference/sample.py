@@ -9,6 +9,7 @@ from hamcmc._renamed import moved
 from hamcmc._types import Facts
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import schedules
+from hamcmc.inference.ahead import compiled_ahead, continued
 from hamcmc.inference.arguments import (
     Init,
     SamplerOrMaker,
@@ -34,9 +35,9 @@ from hamcmc.inference.job import (
     x64,
 )
 from hamcmc.inference.plan import DRAWS, FIRST_DRAWS, KEPT, Plan, longer
-from hamcmc.inference.program import compiled_ahead, continued
 from hamcmc.inference.progress import Progress
 from hamcmc.inference.running import begin, opened, require_free, run
+from hamcmc.inference.stored import Store, given_again, require_same
 from hamcmc.inference.tune import tuned
 from hamcmc.samplers.registry import name_of
 from hamcmc.store import result
@@ -77,6 +78,7 @@ def sample(
     seed: int = 0,
     out: str | Path | None = None,
     overwrite: bool = False,
+    store: Store | None = None,
     store_gradients: bool = False,
     checkpoint_seconds: float = 30.0,
     progress: bool | Progress | None = None,
@@ -115,6 +117,9 @@ def sample(
         seed: everything random follows from it.
         out: directory for draws and checkpoints; None keeps them in memory.
         overwrite: replace an existing run in `out`.
+        store: what is written of each draw, if not all parameters: names such as ``["layers.2"]``, or a function of the
+            parameters that returns an array or a dict of arrays. The run is the same, and running moments know all
+            parameters; but gradients cannot be confronted with the draws, so that the verdict is "usable" at best.
         store_gradients: store a stochastic gradient at each draw, for the kernel Stein discrepancy.
         checkpoint_seconds: time between checkpoints.
         progress: show a bar from the beginning of the call to its end (None: if stderr is a terminal), or call a
@@ -184,7 +189,7 @@ def sample(
         made, step_size, settings = tuned(posterior, made, name, init, settings, options, progress)
     schedule = schedules.as_schedule(step_size)
     if prepared is not None and prepared.search is not None:
-        draft, traced = compiled_ahead(prepared.posterior, made, prepared.starts[0], schedule, settings)
+        draft, traced = compiled_ahead(prepared.posterior, made, prepared.starts[0], schedule, settings, store)
         prepared = prepared.search()
         say_plan(prepared.plan, progress)
         settings |= planned(prepared.plan, prepared.sampler, warmup, num_samples)
@@ -193,9 +198,9 @@ def sample(
         if prepared.plan.sampler == name:
             job = continued(draft, traced, posterior, prepared.sampler, init, settings)
         else:  # the search came upon something that changed the plan
-            job = prepare(posterior, prepared.sampler, init, schedule, settings)
+            job = prepare(posterior, prepared.sampler, init, schedule, settings, store)
     else:
-        job = prepare(posterior, made, init, schedule, settings)
+        job = prepare(posterior, made, init, schedule, settings, store)
     job = job._replace(kept=prepared.arrays if prepared else {})
     ended = begin(job, out, overwrite, checkpoint_seconds, progress)
     if prepared is None or given_thin is not None:
@@ -209,7 +214,7 @@ def sample(
         settings["plan"] |= prepared.account | (
             {} if plan.goes_on else {"shorter": sum(costs.values()) - costs["mode"]}
         )
-        job = prepare(posterior, made, init, job.schedule, settings)._replace(kept=prepared.arrays)
+        job = prepare(posterior, made, init, job.schedule, settings, store)._replace(kept=prepared.arrays)
         earlier = ended if plan.goes_on else None
         ended, runs = begin(job, out, True, checkpoint_seconds, progress, earlier), runs + 1
     return ended.result
@@ -219,6 +224,8 @@ def longer_after(found: Result, plan: Plan, num_samples: int | None) -> Plan | N
     """The plan of a longer run, if a finished one asks for it. It stores no more draws than somebody asked for."""
     verdict, seconds = found.check(), found.meta["seconds"]
     word, short = _processes.texts(verdict.word)[0], _processes.told(verdict.short)
+    if found.partial and word == "usable" and short <= 1:  # it can be no better without gradients, however long it is
+        word = "good"
     numbers = verdict.parameters * found.settings["chains"] * found.draws if num_samples is None else KEPT
     return longer(plan, word, short, seconds, numbers)
 
@@ -231,6 +238,7 @@ def resume(
     *,
     sampler: SamplerOrMaker | None = None,
     step_size: float | Callable | None = None,
+    store: Store | None = None,
     checkpoint_seconds: float = 30.0,
     progress: bool | Progress | None = None,
 ) -> Result:
@@ -243,6 +251,7 @@ def resume(
             default it is the posterior's own ``init``.
         sampler: the same sampler, if :func:`sample` was not given a name, or was given options that JSON cannot hold.
         step_size: the same schedule, if it was neither a number nor one of :mod:`hamcmc.inference.schedules`.
+        store: the same function of the parameters, if :func:`sample` was given one.
         checkpoint_seconds: time between checkpoints.
         progress: show a bar (None: if stderr is a terminal), or call a function with each
             :class:`~hamcmc.inference.progress.Status`.
@@ -271,7 +280,9 @@ def resume(
         made = recorded_sampler(asked, posterior, path) if sampler is None else made_by(sampler, posterior, {})
         with reading(path / "run.json"):
             schedule = recorded_schedule(asked["step_size"], step_size, path)
-        job = prepare(posterior, made, init, schedule, asked)
+            store = given_again(store, asked, path)
+        job = prepare(posterior, made, init, schedule, asked, store)
+        require_same(asked, {} if job.stored is None else job.settings, path)
         for key, what in (("sampler", "sampler"), ("step_sizes", "step_size"), ("arrays", "model")):
             if job.settings[key] != asked[key]:
                 raise RunError(f"{path} was run with another {what}: {asked[key]} then, {job.settings[key]} now")
