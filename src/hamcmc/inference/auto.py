@@ -75,6 +75,7 @@ def prepare(
     seed: int,
     options: Record,
     progress: bool | Progress | None = False,
+    cyclical: bool = False,
 ) -> Prepared:
     """Measure and decide. Around a mode there are starts at once, otherwise they are still to be searched for."""
     began = time.perf_counter()
@@ -137,7 +138,12 @@ def prepare(
     plan = plan._replace(ensembles=ensembles or plan.ensembles, options=plan.options | options)
     plan = plan._replace(hasty=plan.hasty and "adapt" not in options)
     if plan.regime == "predictions":
-        return for_predictions(posterior, like, plan, seed, progress, began, pace(facts.operations))
+        return for_predictions(posterior, like, plan, seed, progress, began, pace(facts.operations), cyclical)
+    if cyclical:
+        raise ValueError(
+            'step_size="cyclical" is for networks, and this posterior is none: leave it out, or give a sampler and '
+            "hamcmc.Cyclical(step_size, period)"
+        )
     replicas = samplers.build(plan.sampler, posterior, **plan.options).replicas
     spent = time.perf_counter() - began
     if found is not None and (plan.regime == "minibatches" or facts.near):
@@ -176,18 +182,23 @@ def for_predictions(
     progress: bool | Progress | None,
     began: float,
     paces: int = 1,
+    cyclical: bool = False,
 ) -> Prepared:
-    """Networks to start from, scales, and a step size that held-out rows chose."""
+    """Networks to start from, scales, and steps that held-out rows chose."""
     size = plan.batch_size or posterior.size
-    found = network.search(posterior, like, plan.ensembles, size, paces, seed, partial(tell, progress))
+    found = network.search(posterior, like, plan.ensembles, size, paces, seed, partial(tell, progress), cyclical)
     where = "all from the given one, which was trained better than here" if found.given else "trained here"
+    said = found.scores
+    kinds = "a constant step", "steps in cycles"
+    taken, other = kinds[::-1] if found.cycle else kinds
+    left = said.constant if found.cycle else said.cyclical
     reason = (
-        f"{plan.reason}, {where}; ε {found.step_size:.2g}, by {found.scores.sampled:.3f} nats for a row that was held "
-        f"out (trained networks {found.scores.single:.3f}, their average {found.scores.together:.3f})"
+        f"{plan.reason}, {where}; {taken}, ε {found.step_size:.2g}, by {said.sampled:.3f} nats for a row that was held "
+        f"out ({other} {left:.3f}, trained networks {said.single:.3f}, their average {said.together:.3f})"
     )
     arrays = {"centre": np.zeros(found.root.size), "root": found.root, "white": found.starts[:, None]}
     spent = {"seconds": time.perf_counter() - began}
-    plan = plan._replace(step_size=found.step_size, reason=reason)
+    plan = plan._replace(step_size=found.step_size, cycle=found.cycle, reason=reason)
     return assemble(posterior, like, plan, arrays, network.account(found) | spent)
 
 

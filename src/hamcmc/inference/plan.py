@@ -113,6 +113,7 @@ class Plan(NamedTuple):
         num_samples: draws of each replica, if none were asked for.
         hasty: whether a longer run follows, unless the draws are good or that would take too long.
         goes_on: whether the run goes on where a shorter one ended, and keeps its draws.
+        cycle: iterations in which the step falls from ε to 0, again and again; 0 for a constant step.
     """
 
     regime: Literal["all data", "minibatches", "predictions"]
@@ -127,6 +128,7 @@ class Plan(NamedTuple):
     num_samples: int = DRAWS
     hasty: bool = False
     goes_on: bool = False
+    cycle: int = 0
 
 
 def decide(facts: Measured) -> Plan | Missing:
