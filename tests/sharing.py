@@ -15,7 +15,7 @@ import pytest
 import hamcmc
 from hamcmc import _compile
 from hamcmc.diagnostics import gradients
-from hamcmc.inference import auto, compiled, job, stream
+from hamcmc.inference import auto, checks, compiled, job, stream
 from hamcmc.samplers import factory, registry
 from hamcmc.samplers.base import Sampler
 from hamcmc.target import passes
@@ -175,5 +175,5 @@ def share(patch: pytest.MonkeyPatch):
     patch.setattr(auto, "Whitened", OfShapes(auto.Whitened))
     patch.setattr(auto, "operations", OfShapes(auto.operations))
     jitted = Compiled(_compile.jit)
-    for module in (compiled, job, auto, passes, gradients):
+    for module in (checks, compiled, job, auto, passes, gradients):
         patch.setattr(module, "jit", jitted)

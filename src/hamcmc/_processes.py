@@ -50,6 +50,14 @@ def texts(mine: str) -> list[str]:
     return [bytes(x).rstrip(b"\0").decode(errors="ignore") for x in gathered(raw)]
 
 
+def text(mine: str) -> str:
+    """What the first process says, however long it is."""
+    raw = np.frombuffer(mine.encode(), np.uint8)
+    length = int(gathered(np.array(len(raw))).max())
+    said = bytes(gathered(np.pad(raw, (0, length - len(raw))))[0])
+    return said.rstrip(b"\0").decode()
+
+
 def all_or_none(work: Callable[[], R], kind: type[Exception]) -> R:
     """What `work` returns; if it raises such an error in one process, then all processes raise it."""
     if not several():

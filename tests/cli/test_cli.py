@@ -97,6 +97,26 @@ def test_sample_summary_report(folder, shell):
     assert (folder / "run" / "report.html").stat().st_size > 10_000
 
 
+def test_a_part_of_the_parameters_is_stored(folder, shell):
+    model = """
+import hamcmc
+def posterior(data):
+    log_likelihood = lambda p, row: -0.5 * (row["y"] - p["a"] * row["x"] - p["b"]) ** 2
+    return hamcmc.Posterior(lambda p: -0.5 * (p["a"] ** 2 + p["b"] ** 2), log_likelihood, data)
+init = {"a": 0.0, "b": 0.0}
+"""
+    (folder / "model.py").write_text(model)
+    code, text = shell(*SAMPLE, "--sampler", "sgld", "--store", "b")
+    assert code in ENDED, text
+    run = Result.open("run")
+    assert list(run.posterior) == ["b"]
+    assert list(run.mean) == ["a", "b"]
+    assert shell("report", "run")[0] == 0
+    code, text = shell(*SAMPLE, "--sampler", "sgld", "--store", "c", "-o", "other")
+    assert code == 2
+    assert "there is no sampled parameter 'c'; there are a, b" in text
+
+
 @pytest.mark.slow
 def test_csv_and_npz_give_the_same_draws(folder, shell):
     assert shell(*SAMPLE, "--sampler", "sgld", "-o", "a")[0] in ENDED

@@ -237,6 +237,50 @@ def test_the_automatic_run_says_what_it_does_and_predicts(run, posterior):
     assert (found.sd > 0.005).all()
 
 
+def test_trials_of_both_kinds_are_scored_and_the_better_one_is_taken(run, posterior):
+    result, _, _ = run
+    made, schedule = result.settings["plan"], result.settings["step_size"]["schedule"]
+    scores = made["held_out"]
+    assert scores["sampled"] == max(scores["constant"], scores["cyclical"])
+    better = scores["cyclical"] > scores["constant"]
+    assert schedule == ("cyclical" if better else "constant")
+    assert (made["cycle"] > 0) == better
+    assert ("steps in cycles, ε" if better else "a constant step, ε") in made["reason"]
+
+
+@pytest.mark.slow
+def test_cycles_may_be_asked_for(posterior):
+    result = hamcmc.sample(posterior, step_size="cyclical", progress=False)
+    made, schedule = result.settings["plan"], result.settings["step_size"]
+    assert schedule == {"schedule": "cyclical", "step_size": made["step_size"], "period": 120, "floor": 0.0}
+    assert made["held_out"]["sampled"] == made["held_out"]["cyclical"]
+    assert np.ptp(result.weights) > 0.5 * made["step_size"]
+    new = np.linspace(-2, 2, 50, dtype=np.float32)[:, None]
+    assert np.sqrt(np.mean((result.predict(net, new).mean - np.sin(2 * new[:, 0])) ** 2)) < 0.05
+    assert result.check().word == "usable"
+
+
+def test_cycles_of_what_is_no_network_are_refused():
+    with pytest.raises(ValueError, match="for networks, and this posterior is none"):
+        hamcmc.sample(linear()[0], step_size="cyclical", progress=False)
+    with pytest.raises(ValueError, match=r"give hamcmc\.Cyclical"):
+        hamcmc.sample(linear()[0], "sgld", step_size="cyclical", progress=False)
+    with pytest.raises(ValueError, match="must be 'auto' or 'cyclical'"):
+        hamcmc.sample(linear()[0], "sgld", step_size="waves", progress=False)
+
+
+def test_a_trial_scores_the_average_over_its_draws_whatever_their_weights():
+    """Chains that hardly move predict what they predicted at the start, also where steps fall in cycles."""
+    model, mean, _ = linear()
+    trial = network.tried(network.flat_view(model, model.init), 30, 400)
+    held = jax.tree.map(lambda x: x[:50], model.data)
+    starts = jnp.asarray(np.tile(mean, (4, 1)), jnp.float32)
+    known = float(jnp.mean(model.log_predictive(starts[0], held)))
+    still, far = ([trial(starts, e, d, model.data, held, jax.random.key(0)) for d in (0.0, 1.0)] for e in (1e-12, 1e-4))
+    assert np.allclose([float(score) for _, score in still], known, atol=1e-4)
+    assert not np.allclose(far[0][0], far[1][0])
+
+
 def test_many_draws_predict_unseen_rows_better_than_trained_networks(run, posterior):
     rng = np.random.default_rng(5)
     x = rng.uniform(-2, 2, (500, 1)).astype(np.float32)
@@ -258,6 +302,18 @@ def test_the_verdict_is_about_predictions_and_honest_about_parameters(run):
     assert "held out in tuning" in verdict.reasons[2]
     assert "usable" in str(verdict)
     assert hamcmc.Result.open(path).check() == verdict
+
+
+@pytest.mark.slow
+def test_predictions_may_be_all_that_is_stored(run, posterior):
+    """Then the verdict compares them between chains, and they are those of a run that stores the networks."""
+    new = np.linspace(-2, 2, 20, dtype=np.float32)[:, None]
+    found = hamcmc.sample(posterior, store=lambda w: net(w, new), progress=False)
+    assert np.allclose(found.posterior["stored"].reshape(-1, 20).mean(0), run[0].predict(net, new).mean, atol=1e-4)
+    verdict = found.check()
+    assert verdict.parameters == 20
+    assert any("the run stored a part" in r for r in verdict.reasons)
+    assert {row.name for row in verdict.worst} <= {f"stored[{i}]" for i in range(20)}
 
 
 def test_chains_that_predict_differently_are_not_converged(run, posterior, monkeypatch):

@@ -98,6 +98,20 @@ def test_a_batch_size_asks_for_minibatches():
         decide(few._replace(mode=False, why="the density has no maximum"))
 
 
+def test_rows_that_devices_share_are_drawn_uniformly():
+    alone = MANY._replace(seconds=1.0, mode=True, noise=10.0, bend=0.01)
+    shared = alone._replace(devices=3, shared=True)
+    assert decide(shared._replace(seconds=None)) == "seconds"
+    assert decide(shared._replace(mode=None, noise=None)) == "mode"
+    one, other = decide(alone), decide(shared)
+    assert (one.importance, other.importance) == (True, False)
+    assert other._replace(importance=True, reason=one.reason) == one
+    assert "on 3 devices: minibatches of" in other.reason
+    assert decide(shared._replace(quick=True)).regime == "all data"
+    with pytest.raises(ValueError, match="on 3 devices: automatic runs of several processes are not made for networks"):
+        decide(shared._replace(matrices=2, dimension=1000))
+
+
 def test_without_a_mode_all_data_are_used_and_the_reason_is_said():
     plan = decide(MANY._replace(seconds=2.0, mode=False, why="the density has no maximum"))
     assert plan.regime == "all data"

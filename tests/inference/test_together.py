@@ -11,9 +11,13 @@ import time
 import numpy as np
 import pytest
 
+import hamcmc
 from hamcmc.diagnostics.result import Result
+from hamcmc.inference.arguments import starting_at
 from hamcmc.inference.launch import launch
 from hamcmc.store.checkpoint import read_checkpoint
+from hamcmc.target import linear_gaussian as lg
+from hamcmc.target.sharded import Sharded
 from tests.inference import together
 
 MODEL = """
@@ -49,13 +53,37 @@ def test_processes_together_make_the_draws_of_one(tmp_path, x64, processes):
         for number in range(processes):
             with np.load(tmp_path / f"draws{number}.npz") as others:
                 np.testing.assert_array_equal(others["automatic"], found)
-        assert f"shared by {processes} devices; independent proposals" in result.settings["plan"]["reason"]
+        assert f"on {processes} devices: all data at every step" in result.settings["plan"]["reason"]
+        assert "independent proposals" in result.settings["plan"]["reason"]
     for number in range(processes):
         rows, kinds, values, local = json.loads((tmp_path / f"refused{number}.json").read_text())
         assert "the data of process 1 have other shapes or types than those of process 0: x float64[1000, 2]" in rows
         assert "x float32[1001, 2], y" in kinds
         assert "the data of process 1 have other values than those of process 0" in values
         assert f"process {processes - 1} of {processes}: log_likelihood is -inf at the start of chain 0" in local
+
+
+def test_an_automatic_run_on_shares_is_exact_and_goes_on_in_one_piece(data, model, tmp_path, short_segments):
+    """Minibatches of rows that are shared out: the exact law, and a resumed run draws the same rows."""
+    short_segments(200)
+    model = starting_at(model, np.zeros(3, np.float32))
+    how = {"batch_size": 50, "thin": 1, "num_samples": 200, "progress": False, "checkpoint_seconds": 0}
+
+    def stop(status):
+        if status.draws and status.draws >= 50:
+            raise KeyboardInterrupt
+
+    uncut = hamcmc.sample(Sharded(model), **how)
+    assert uncut.settings["plan"]["regime"] == "minibatches"
+    exact, draws = lg.exact(data, 10.0), uncut.posterior["theta"].reshape(-1, 3)
+    sd = np.sqrt(np.diag(np.linalg.inv(exact.precision)))
+    few = len(draws) / 4  # at least so many are effective
+    assert (np.abs(draws.mean(0) - exact.mean) < 5 * sd / np.sqrt(few)).all()
+    np.testing.assert_allclose(draws.std(0), sd, rtol=5 / np.sqrt(2 * few) + 0.01)
+    with pytest.raises(KeyboardInterrupt):
+        hamcmc.sample(Sharded(model), **(how | {"progress": stop}), out=tmp_path / "run")
+    again = hamcmc.resume(tmp_path / "run", model, progress=False)
+    np.testing.assert_allclose(again.posterior["theta"], uncut.posterior["theta"], rtol=1e-3, atol=1e-3 * sd.min())
 
 
 def command(*words):

@@ -11,6 +11,8 @@ import numpy as np
 
 import hamcmc
 from hamcmc.inference import launch
+from hamcmc.target.noise import gradient_noise
+from hamcmc.target.sharded import Sharded
 
 ROWS = 1001
 
@@ -46,13 +48,18 @@ def runs(folder: Path, automatic: bool) -> dict[str, np.ndarray]:
     model = posterior(arrays())
     how = {"step_size": 1e-4, "num_samples": 30, "warmup": 10, "progress": False}
     reduced = hamcmc.control_variate(model, np.array([0.2, -0.2]))
+    quiet = {"progress": False, "num_samples": 20, "warmup": 20}
     made = {
         "all data": hamcmc.sample(model, "sgld", chains=2, **how),
         "minibatches": hamcmc.sample(reduced, "sgld", model.init, batch_size=50, store_gradients=True, **how),
     }
+    shared = Sharded(model)  # also in one process, which otherwise would not draw its rows uniformly
+    made["automatic minibatches"] = hamcmc.sample(shared, batch_size=100, thin=1, **quiet)
     if automatic:
         made["automatic"] = hamcmc.sample(model, out=folder / "run", progress=False)
     found = {name: result.posterior["theta"] for name, result in made.items()}
+    around = hamcmc.laplace(shared).triangular()
+    found["noise"] = gradient_noise(hamcmc.control_variate(shared, around, order=2), around).covariance
     found["gradients"] = made["minibatches"].gradients["theta"]
     return found
 

@@ -417,3 +417,8 @@ def test_a_simplex_and_a_cholesky_factor_are_judged_where_they_are_sampled():
         "share (unconstrained)[0]", "share (unconstrained)[1]", "factor (unconstrained)[0]"
     }  # fmt: skip
     assert np.isnan(result.summary()["ess_bulk"]).sum() == 2  # 1 and 0 of the factor
+    part = hamcmc.sample(
+        posterior, "sgld", step_size=0.005, num_samples=50, thin=20, chains=4, store=["factor"], progress=False
+    ).check()
+    assert [row.name for row in part.worst] == ["factor (unconstrained)[0]"]
+    assert not [r for r in part.reasons if "never moves" in r or "last digit" in r]

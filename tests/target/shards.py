@@ -8,8 +8,10 @@ import numpy as np
 
 import hamcmc
 from hamcmc.target import minibatch
+from hamcmc.target.noise import gradient_noise
 from hamcmc.target.passes import Passes
 from hamcmc.target.sharded import Sharded, spread
+from hamcmc.target.whitened import WhiteAtAnchor
 
 ROWS, BATCH = 203, 40  # 4 does not divide the rows
 
@@ -29,6 +31,15 @@ def model(rows: int = ROWS) -> hamcmc.Posterior:
     data = {"x": x[:rows], "y": y[:rows]}
     support = {"s": hamcmc.positive()}
     return hamcmc.Posterior(log_prior, log_likelihood, data, support=support, init={"b": np.zeros(3), "s": np.ones(())})
+
+
+def network() -> hamcmc.Posterior:
+    """Two layers without a sense."""
+    init = {"a": np.zeros((2, 100)), "b": np.zeros((100, 3))}
+    log_prior = lambda w: -0.5 * (jnp.sum(w["a"] ** 2) + jnp.sum(w["b"] ** 2))
+    return hamcmc.Posterior(
+        log_prior, lambda w, x: -jnp.sum((jnp.tanh(x @ w["a"]) @ w["b"]) ** 2), np.ones((50, 2)), init=init
+    )
 
 
 def largest(a, b) -> float:
@@ -63,6 +74,12 @@ def compare(count: int) -> dict[str, float]:
         there = jax.jit(lambda x, d, s=shards, o=other: o.grad(x, s.gathered(d, rows)))(position, shards.data)
         found[name] = largest(here, there)
         found[f"checksum, {name}"] = float(one.checksum() != other.checksum())
+    white = [WhiteAtAnchor(spread(v), position, around.root) for v in views["second order"]]
+    z, shards = jnp.asarray([1.0, -2.0, 0.5, 1.5]), white[1].shards
+    here = jax.jit(white[0].grad)(z, minibatch.gather(plain.data, jnp.asarray(rows)))
+    there = jax.jit(lambda z, d: white[1].grad(z, shards.gathered(d, rows)))(z, shards.data)
+    found["white at the anchor"] = largest(here, there)
+    found["noise"] = largest(*(gradient_noise(v, around)[:2] for v in views["second order"]))
     sums = [Passes(p, position) for p in (plain, shared)]
     x = sums[0].flat(position)
     for name, chosen in (("all rows", None), ("some rows", np.sort(rows)), ("rows of one device", np.arange(3))):
@@ -83,7 +100,7 @@ def refused(count: int) -> list[str]:
         lambda: hamcmc.sample(shared, "sgfs", step_size=1e-3, num_samples=2, progress=False),
         lambda: hamcmc.svrg(shared, "sgld", every=5),
         lambda: hamcmc.sample(shared, "sgld", num_samples=2, progress=False),
-        lambda: hamcmc.sample(shared, batch_size=10, progress=False),
+        lambda: hamcmc.sample(Sharded(network(), jax.devices()[:count]), progress=False),
     ):
         try:
             work()

@@ -113,6 +113,10 @@ def sample_command(
     control_variate: Annotated[
         bool, typer.Option("--control-variate", help="Reduce the gradients' noise around the mode.")
     ] = False,
+    store: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Store this parameter at each draw, and no other; may be repeated."),
+    ] = None,
     gradients: Annotated[bool, typer.Option("--gradients", help="Store gradients, for the Stein discrepancy.")] = False,
     x64: Annotated[bool, typer.Option("--x64", help="Compute in double precision.")] = False,
     processes: Processes = 1,
@@ -176,6 +180,7 @@ def sample_command(
             "seed": seed,
             "out": out,
             "overwrite": overwrite,
+            "store": store or None,
             "store_gradients": gradients,
             "checkpoint_seconds": checkpoint_seconds,
             "progress": not quiet and None,

@@ -75,6 +75,12 @@ def structure(posterior: Posterior, leaves: dict[str, np.ndarray]) -> Any:
     return jax.tree.structure(nested)
 
 
+def parameters_of(posterior: Posterior) -> PyTree:
+    """Shapes and types of all sampled parameters, from the posterior's ``init``."""
+    init: Any = posterior.init
+    return jax.eval_shape((lambda: init(jax.random.key(0))) if is_function(init) else lambda: init)
+
+
 def at(posterior: Posterior, positions: PyTree, seed: int = 0) -> PyTree:
     """Gradients of the log-density at each position (leading axis), on all data if that is affordable.
 

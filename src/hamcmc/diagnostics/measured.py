@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.tree_util import tree_leaves_with_path
 
 from hamcmc._compile import jit, put
 from hamcmc._types import PyTree
@@ -18,6 +19,7 @@ from hamcmc.diagnostics.names import label
 from hamcmc.diagnostics.stein import spread
 from hamcmc.diagnostics.tails import in_blocks, range_error, tail_index, weight_apart
 from hamcmc.store.result import StoredRun
+from hamcmc.target.frozen import name_of
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.support import Support, of_leaves
 
@@ -103,6 +105,8 @@ def measure(result: StoredRun, posterior: Posterior | None, draws: int, seed: in
     }
     if posterior is None:
         return Measured(**measured, unconfronted="the run's posterior is not at hand")
+    if result.partial:
+        return Measured(**measured, unconfronted="they need all parameters, and the run stored a part (store=…)")
     try:
         return Measured(**measured, **_confronted(result, gradients.plain(posterior), draws, seed, replicas))
     except gradients.Unconfronted as error:
@@ -131,13 +135,20 @@ def _free(result: StoredRun, posterior: Posterior) -> dict[str, Free]:
         return {}
     kinds = {a["name"]: a["dtype"] for a in result.settings["arrays"] if a["group"] == "posterior"}
     like = {n: jax.ShapeDtypeStruct(shape, kinds[n]) for n, shape in result.shapes.items()}
-    try:
-        tree = gradients.structure(posterior, like)  # type: ignore[arg-type]
-    except gradients.Unconfronted:
-        return {}
-    supports = of_leaves(posterior.support, tree.unflatten(list(like.values())))
+    if result.partial:
+        if "names" not in result.settings["store"] or posterior.init is None:
+            return {}
+        tree = gradients.parameters_of(posterior)
+    else:
+        try:
+            tree = gradients.structure(posterior, like).unflatten(list(like.values()))  # type: ignore[arg-type]
+        except gradients.Unconfronted:
+            return {}
+    supports = jax.tree.leaves(of_leaves(posterior.support, tree), is_leaf=lambda s: isinstance(s, Support))
+    by_name = dict(zip((name_of(path) for path, _ in tree_leaves_with_path(tree)), supports))
     found = {}
-    for (n, x), support in zip(like.items(), jax.tree.leaves(supports, is_leaf=lambda s: isinstance(s, Support))):
+    for n, x in like.items():
+        support = by_name[n]
         shape = jax.eval_shape(support.inverse, x).shape
         if shape != x.shape:
             found[n] = Free(shape, support.inverse)

@@ -92,7 +92,7 @@ class Result(StoredRun):
 
         Args:
             posterior: the posterior of the run, for a run that was read from the disk. That of a NumPyro or PyMC model
-                has names of dimensions, and deterministic quantities, which join the draws.
+                has names of dimensions, and deterministic quantities, which join the draws if these are whole.
         """
         apart = interleaved(self.settings)
         draws, sample_stats = (
@@ -103,7 +103,8 @@ class Result(StoredRun):
         if known is None:
             return arviz().from_dict(posterior=draws, sample_stats=sample_stats, attrs=attributes)
         known = plain(known)
-        draws |= {n: np.asarray(x) for n, x in known.deterministic(draws).items()}
+        if not self.partial:
+            draws |= {n: np.asarray(x) for n, x in known.deterministic(draws).items()}
         dims = {n: list(d) for n, d in known.dims.items() if n in draws}
         coords = {n: c for n, c in known.coords.items() if any(n in d for d in dims.values())}
         return arviz().from_dict(posterior=draws, sample_stats=sample_stats, dims=dims, coords=coords, attrs=attributes)

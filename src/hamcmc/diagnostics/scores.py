@@ -228,6 +228,7 @@ def loo(result: StoredRun, posterior: Posterior, *, rows: int = 1000, draws: int
         2017. Magnusson et al., Bayesian leave-one-out cross-validation for large data, 2019.
     """
     posterior = gradients.plain(posterior)
+    result.require_whole("leaving rows out")
     if posterior.size == 0:
         raise ValueError("leaving rows out needs data: this posterior has no log_likelihood")
     count = min(_check.at_least("rows", rows, 10), posterior.size)

@@ -178,6 +178,7 @@ def ksd_of(
         max_draws: if there are more draws, this many evenly spaced ones are used.
         **options: `c`, `beta` and `statistic` of :func:`hamcmc.diagnostics.ksd`.
     """
+    result.require_whole("the kernel Stein discrepancy")
     stored = bool(result.settings["store_gradients"])
     if not stored and posterior is None:
         raise ValueError("the run has no stored gradients: give its posterior, or sample with store_gradients=True")

@@ -197,7 +197,7 @@ def check(result: StoredRun, posterior: Posterior | None = None, *, draws: int =
 
     An automatic run on a network is judged by its predictions, not by its parameters
     (:mod:`hamcmc.diagnostics.agreement`). It is **usable** at best, and **not converged** where the chains' predictions
-    differ.
+    differ. Where a run stored a part of the parameters, or a function of them, the verdict is on what was stored.
 
     Args:
         result: a run, complete or not.
@@ -206,7 +206,8 @@ def check(result: StoredRun, posterior: Posterior | None = None, *, draws: int =
         seed: chooses rows of data, if there are too many to look at all of them.
     """
     _check.at_least("draws", draws, 40)
-    if result.settings.get("plan", {}).get("regime") == "predictions" and posterior is not None:
+    network = result.settings.get("plan", {}).get("regime") == "predictions"
+    if network and posterior is not None and not result.partial:
         return _of_predictions(result, posterior, seed)
     m = measure(result, posterior, draws, seed)
     found = grading.reasons(m, result.settings, result.meta, result.draws)

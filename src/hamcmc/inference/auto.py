@@ -1,5 +1,6 @@
 """The automatic run: measure what the plan asks for, and make posterior, sampler and starts as it says."""
 
+import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +17,8 @@ from hamcmc._compile import jit
 from hamcmc._types import Facts, PyTree, Record
 from hamcmc.inference import network, recognise
 from hamcmc.inference.arguments import Init, init_of, warmup_of
-from hamcmc.inference.job import batch_size_of, check_shapes, parameters, storable
+from hamcmc.inference.checks import check_shapes
+from hamcmc.inference.job import batch_size_of, parameters, storable
 from hamcmc.inference.modes import surveyed
 from hamcmc.inference.nearness import Nearness
 from hamcmc.inference.plan import FIRST_ADAPT, Measured, Plan, decide, first_run, pace
@@ -30,7 +32,7 @@ from hamcmc.target.estimators import SecondOrder, control_variate
 from hamcmc.target.mode import Laplace, approximated, prepared
 from hamcmc.target.noise import gradient_noise
 from hamcmc.target.posterior import Posterior
-from hamcmc.target.sharded import shards_of
+from hamcmc.target.sharded import shards_of, spread
 from hamcmc.target.whitened import WhiteAtAnchor, Whitened
 
 QUICK = 2e7  # operations of one gradient of all replicas, below which all data are affordable without a measurement
@@ -74,6 +76,7 @@ def prepare(
     seed: int,
     options: Record,
     progress: bool | Progress | None = False,
+    cyclical: bool = False,
 ) -> Prepared:
     """Measure and decide. Around a mode there are starts at once, otherwise they are still to be searched for."""
     began = time.perf_counter()
@@ -107,6 +110,7 @@ def prepare(
         batch_size=batch_size_of(batch_size, posterior) if batch_size is not None else None,
         matrices=recognise.weight_matrices(like),
         devices=1 if shards is None else shards.mesh.size,
+        shared=shards is not None,
         operations=work / max(posterior.size, 1),
     )
     found: Laplace | None = None
@@ -125,18 +129,26 @@ def prepare(
             needed = facts.streamed or facts.batch_size is not None
             found = approximated(passes, like, seed=seed, patient=needed)
             tell(progress, "looking for other modes")
-            found = surveyed(passes, found, passes.flat(like), seed)
+            if shards is None:
+                found = surveyed(passes, found, passes.flat(like), seed)
+            else:  # the same coordinates whatever the number of processes
+                found = surveyed(passes, found.triangular(), passes.flat(like), seed).triangular()
             square = found.precision.ndim == 2
             facts = facts._replace(mode=found.converged, why=found.reason, square=square)
         elif found is not None:
             tell(progress, "measuring the noise of minibatches")
-            estimated = reduced(posterior, found)
+            estimated = reduced(posterior, found, shards is None)
             noise = gradient_noise(estimated, found, seed=seed)
             facts = facts._replace(noise=noise.largest, bend=noise.bend)
-    plan = plan._replace(ensembles=ensembles or plan.ensembles, options=plan.options | options)
+    plan = agreed(plan)._replace(ensembles=ensembles or plan.ensembles, options=plan.options | options)
     plan = plan._replace(hasty=plan.hasty and "adapt" not in options)
     if plan.regime == "predictions":
-        return for_predictions(posterior, like, plan, seed, progress, began, pace(facts.operations))
+        return for_predictions(posterior, like, plan, seed, progress, began, pace(facts.operations), cyclical)
+    if cyclical:
+        raise ValueError(
+            'step_size="cyclical" is for networks, and this posterior is none: leave it out, or give a sampler and '
+            "hamcmc.Cyclical(step_size, period)"
+        )
     replicas = samplers.build(plan.sampler, posterior, **plan.options).replicas
     spent = time.perf_counter() - began
     if found is not None and (plan.regime == "minibatches" or facts.near):
@@ -167,6 +179,13 @@ def prepare(
     return assemble(posterior, like, first(searching.nearness), arrays, {})._replace(search=search)
 
 
+def agreed(plan: Plan) -> Plan:
+    """The plan of the first process: a last digit of what was measured must not part the processes."""
+    if not _processes.several():
+        return plan
+    return Plan(**json.loads(_processes.text(json.dumps(plan._asdict()))))
+
+
 def for_predictions(
     posterior: Posterior,
     like: PyTree,
@@ -175,18 +194,23 @@ def for_predictions(
     progress: bool | Progress | None,
     began: float,
     paces: int = 1,
+    cyclical: bool = False,
 ) -> Prepared:
-    """Networks to start from, scales, and a step size that held-out rows chose."""
+    """Networks to start from, scales, and steps that held-out rows chose."""
     size = plan.batch_size or posterior.size
-    found = network.search(posterior, like, plan.ensembles, size, paces, seed, partial(tell, progress))
+    found = network.search(posterior, like, plan.ensembles, size, paces, seed, partial(tell, progress), cyclical)
     where = "all from the given one, which was trained better than here" if found.given else "trained here"
+    said = found.scores
+    kinds = "a constant step", "steps in cycles"
+    taken, other = kinds[::-1] if found.cycle else kinds
+    left = said.constant if found.cycle else said.cyclical
     reason = (
-        f"{plan.reason}, {where}; ε {found.step_size:.2g}, by {found.scores.sampled:.3f} nats for a row that was held "
-        f"out (trained networks {found.scores.single:.3f}, their average {found.scores.together:.3f})"
+        f"{plan.reason}, {where}; {taken}, ε {found.step_size:.2g}, by {said.sampled:.3f} nats for a row that was held "
+        f"out ({other} {left:.3f}, trained networks {said.single:.3f}, their average {said.together:.3f})"
     )
     arrays = {"centre": np.zeros(found.root.size), "root": found.root, "white": found.starts[:, None]}
     spent = {"seconds": time.perf_counter() - began}
-    plan = plan._replace(step_size=found.step_size, reason=reason)
+    plan = plan._replace(step_size=found.step_size, cycle=found.cycle, reason=reason)
     return assemble(posterior, like, plan, arrays, network.account(found) | spent)
 
 
@@ -197,9 +221,13 @@ def around_mode(found: Laplace, plan: Plan, replicas: int, seed: int) -> dict[st
     return arrays | ({} if found.mean_hessian is None else {"mean_hessian": found.mean_hessian})
 
 
-def reduced(posterior: Posterior, found: Laplace) -> Posterior:
-    """The posterior with the estimator that the plan has in mind for minibatches."""
-    return control_variate(posterior, found, order=1 if found.mean_hessian is None else 2, importance=True)
+def reduced(posterior: Posterior, found: Laplace, importance: bool) -> Posterior:
+    """The posterior with the estimator that the plan has in mind for minibatches.
+
+    Rows that processes share are drawn uniformly: chances that the processes computed would differ in their last digits
+    with the number of processes, and so would the rows.
+    """
+    return control_variate(posterior, found, order=1 if found.mean_hessian is None else 2, importance=importance)
 
 
 def assemble(
@@ -217,9 +245,10 @@ def assemble(
     if plan.regime != "minibatches":
         estimated = posterior
     elif estimated is None:
-        estimated = reduced(posterior, kept_laplace(posterior, like, arrays))
-    if isinstance(estimated, SecondOrder):
-        white = WhiteAtAnchor(estimated, like, arrays["root"])
+        estimated = reduced(posterior, kept_laplace(posterior, like, arrays), plan.importance)
+    second, estimated = isinstance(estimated, SecondOrder), spread(estimated)
+    if second:
+        white = WhiteAtAnchor(estimated, like, arrays["root"])  # type: ignore[arg-type]
     else:
         white = Whitened(estimated, like, arrays["centre"], arrays["root"])
     sampler = samplers.build(plan.sampler, white, **plan.options)

@@ -12,6 +12,7 @@ from hamcmc import _check
 from hamcmc._types import PyTree
 from hamcmc.inference import job
 from hamcmc.inference.arguments import ensembles_of
+from hamcmc.inference.checks import check_start
 from hamcmc.inference.display import shown
 from hamcmc.inference.progress import Progress, Status
 from hamcmc.inference.tempering import Ladder, Rungs, Tempered, anchoring, checked_betas, step_sizes
@@ -129,7 +130,7 @@ def evidence(
     starts = [
         posterior.unconstrain(job.parameters(init, k)) for k in jax.random.split(start_key, runs * example.replicas)
     ]
-    job.check_start(posterior, starts, n)
+    check_start(posterior, starts, n)
     rungs = Rungs(jnp.asarray(betas), step_sizes(step_size, betas, posterior, starts[0]))
     ladder = Ladder(posterior, view, make, n, prior_sample, example.replicas)
     states = ladder.begin(example, starts, len(betas))

@@ -3,7 +3,6 @@
 import json
 import platform
 from collections.abc import Callable, Mapping
-from functools import partial
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -13,15 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_leaves_with_path
 
-from hamcmc import _check, _processes
+from hamcmc import _check
 from hamcmc._compile import jit, put
 from hamcmc._types import PyTree, Record
 from hamcmc.inference import compiled as loop
 from hamcmc.inference import schedules, stream
+from hamcmc.inference.checks import check_shapes, check_start, rows_seen
+from hamcmc.inference.stored import RESERVED, Store, Stored, stored
 from hamcmc.samplers.base import Sampler
 from hamcmc.store.draws import Array
 from hamcmc.store.errors import RunError
-from hamcmc.target import narrow
 from hamcmc.target.frozen import is_function, name_of
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.sharded import shards_of
@@ -30,7 +30,6 @@ SEGMENT_FLOPS = 5e8  # work of a segment: well under a second
 STEP_FLOPS = 5e3  # what the smallest step costs, in time
 MESSAGE_FLOPS = 5e5  # what a message between processes costs, in time: some tenths of a millisecond
 MOST_IN_SEGMENT = 10**5  # iterations
-RESERVED = ("", ".", "..", "zarr.json", "chain", "draw")
 
 
 class Positions(NamedTuple):
@@ -42,8 +41,9 @@ class Positions(NamedTuple):
 class Job(NamedTuple):
     """Checked input, and the states of the sampler at the start (with a leading chain axis).
 
-    `kept` are arrays that a checkpoint carries along, because the run could not be prepared again without them, and
-    `traced` is the run's program, if it is already being compiled.
+    `kept` are arrays that a checkpoint carries along, because the run could not be prepared again without them,
+    `traced` is the run's program, if it is already being compiled, and `stored` says what is written of a draw, if that
+    is not all of it.
     """
 
     posterior: Posterior
@@ -54,6 +54,7 @@ class Job(NamedTuple):
     settings: Record
     kept: Mapping[str, np.ndarray] = MappingProxyType({})
     traced: loop.Traced | None = None
+    stored: Stored | None = None
 
     @property
     def arrays(self) -> list[Array]:
@@ -61,24 +62,47 @@ class Job(NamedTuple):
         return [Array(a["group"], a["name"], tuple(a["shape"]), a["dtype"]) for a in self.settings["arrays"]]
 
     @property
+    def parameters(self) -> list[Array]:
+        """All sampled parameters, whether they are recorded or not."""
+        if self.stored is None:
+            return [a for a in self.arrays if a.group == "posterior"]
+        axes = 2 if self.sampler.replicas > 1 else 1
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[axes:], x.dtype), self.state.position)
+        shapes = tree_leaves_with_path(jax.eval_shape(self.posterior.constrain, like))
+        return [Array("posterior", name_of(path), x.shape, str(x.dtype)) for path, x in shapes]
+
+    @property
     def total(self) -> int:
         """Iterations of the whole run."""
         return self.settings["warmup"] + self.settings["num_samples"] * self.settings["thin"]
 
 
-def prepare(posterior: Posterior, sampler: Sampler, init: Any, schedule: Callable, settings: Record) -> Job:
+def prepare(
+    posterior: Posterior,
+    sampler: Sampler,
+    init: Any,
+    schedule: Callable,
+    settings: Record,
+    store: Store | None = None,
+) -> Job:
     """Check everything that can be checked before the first step, and complete the settings.
 
     Settings that are given for ``segment`` and ``data_checksum`` are kept: a run that is resumed has them.
     """
     keys = loop.keys(settings["seed"], settings["ensembles"], sampler.replicas)
     positions = starts_of(posterior, init, keys.start)
-    draft = drafted(posterior, sampler, positions[0], schedule, settings, keys)
+    draft = drafted(posterior, sampler, positions[0], schedule, settings, keys, store)
     return started(draft, draft.sampler, positions, settings)
 
 
 def drafted(
-    posterior: Posterior, sampler: Sampler, like: PyTree, schedule: Callable, settings: Record, keys: loop.Keys
+    posterior: Posterior,
+    sampler: Sampler,
+    like: PyTree,
+    schedule: Callable,
+    settings: Record,
+    keys: loop.Keys,
+    store: Store | None = None,
 ) -> Job:
     """A job with all that follows from the shape of a position: of its states it has only shapes and types."""
     check_shapes(posterior, like, settings["batch_size"])
@@ -86,6 +110,11 @@ def drafted(
     ensembles, replicas = settings["ensembles"], sampler.replicas
     leading = (ensembles, replicas) if replicas > 1 else (ensembles,)
     stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), like)
+    arrays, theta = recorded(posterior, sampler, like, settings), jax.eval_shape(posterior.constrain, like)
+    if (part := stored(store, posterior, theta)) is not None:
+        if settings["store_gradients"]:
+            raise ValueError("store_gradients needs whole draws: leave store out")
+        arrays = [*part.arrays(theta), *(a for a in arrays if a["group"] != "posterior")]
     found = {
         "chains": ensembles * replicas,
         "replicas": replicas,
@@ -94,13 +123,14 @@ def drafted(
         "pairs": sampler.pairs,
         "gradient": dict(posterior.settings),
         "step_size": describe(schedule),
-        "arrays": recorded(posterior, sampler, like, settings),
+        "arrays": arrays,
         "segment": settings.get("segment") or segment_length(posterior, sampler, like, settings),
         "data_size": posterior.size,
         "x64": x64(),
         "versions": {"python": platform.python_version()} | {p: version(p) for p in ("hamcmc", "jax", "numpy", "zarr")},
     }
-    return Job(posterior, sampler, schedule, jax.eval_shape(jax.vmap(sampler.init), stacked), keys, settings | found)
+    state = jax.eval_shape(jax.vmap(sampler.init), stacked)
+    return Job(posterior, sampler, schedule, state, keys, settings | found, stored=part)
 
 
 def started(draft: Job, sampler: Sampler, positions: list[PyTree], settings: Record) -> Job:
@@ -112,7 +142,7 @@ def started(draft: Job, sampler: Sampler, positions: list[PyTree], settings: Rec
         positions: the start of each chain, or a single one for all of them.
         settings: those of the draft, or others where that does not matter to its compiled program.
     """
-    posterior, schedule, keys = draft.posterior, draft.schedule, draft.keys
+    posterior, keys = draft.posterior, draft.keys
     check_start(posterior, positions, settings["batch_size"])
     positions = positions * (len(keys.start) if len(positions) == 1 else 1)
     ensembles, replicas = settings["ensembles"], sampler.replicas
@@ -126,10 +156,12 @@ def started(draft: Job, sampler: Sampler, positions: list[PyTree], settings: Rec
     found = draft.settings | settings | {k: draft.settings[k] for k in ("segment", "arrays")}
     found |= {
         "sampler": dict(sampler.settings),
-        "step_sizes": schedules.fingerprint(schedule, total),
+        "step_sizes": schedules.fingerprint(draft.schedule, total),
         "data_checksum": settings.get("data_checksum") or checksum(posterior),
     }
-    return Job(posterior, sampler, schedule, state, keys, json.loads(json.dumps(found, default=plain)))
+    if draft.stored is not None:
+        found["store"] = draft.stored.record(posterior.constrain(positions[0]))
+    return draft._replace(sampler=sampler, state=state, settings=json.loads(json.dumps(found, default=plain)))
 
 
 def starts_of(posterior: Posterior, init: Any, keys: jax.Array) -> list[PyTree]:
@@ -162,85 +194,6 @@ def parameters(init: Any, key: jax.Array) -> PyTree:
     if not names:
         raise ValueError("init has no parameters")
     return jax.tree.map(put, given)
-
-
-def densities(posterior: Posterior, position: PyTree, batch: PyTree) -> dict[str, jax.Array]:
-    """The two parts of the log-density, the likelihood of each datum."""
-    theta = posterior.constrain(position)
-    found = {"log_prior": posterior.log_prior(theta)}
-    if posterior.log_likelihood is not None:
-        found["log_likelihood"] = posterior.log_likelihoods(theta, batch)
-    return found
-
-
-def check_shapes(posterior: Posterior, position: PyTree, batch_size: int | None) -> None:
-    """Raise unless both parts of the log-density are scalars."""
-    rows = rows_seen(posterior, batch_size)
-    batch = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), jax.dtypes.canonicalize_dtype(x.dtype)), posterior.data
-    )
-    try:
-        found = jax.eval_shape(partial(densities, posterior), position, batch)
-    except (TypeError, ValueError) as error:
-        if posterior.log_likelihood is not None:
-            many = f"log_likelihood was called with {rows:,} rows, because batched=True was given."
-            one = "log_likelihood was called with one row. With Posterior(…, batched=True) it gets many at once."
-            error.add_note(many if posterior.batched else one)
-        raise
-    for name, value in found.items():
-        if not isinstance(value, jax.ShapeDtypeStruct):
-            forgot = ": is its `return` missing?" if value is None else ""
-            raise ValueError(f"{name} must return a scalar, got {type(value).__name__}{forgot}")
-        if name == "log_likelihood" and posterior.batched:
-            if value.shape != (rows,):
-                raise ValueError(
-                    f"log_likelihood must return a number for each of {rows:,} rows, because batched=True was given: "
-                    f"shape ({rows},), got {value.shape}"
-                )
-            continue
-        leading = (1,) if name == "log_likelihood" else ()
-        if len(value.shape) != len(leading):
-            of = " of one datum" if leading else ""
-            raise ValueError(f"{name} must return a scalar{of}, got shape {value.shape[len(leading) :]}")
-
-
-def rows_seen(posterior: Posterior, batch_size: int | None) -> int:
-    """Rows of what a step gets: those of a minibatch or of all data, and where devices share them some to fill up."""
-    shards = shards_of(posterior)
-    return batch_size or posterior.size if shards is None else shards.rows_seen(batch_size)
-
-
-def check_start(posterior: Posterior, positions: list[PyTree], batch_size: int | None) -> None:
-    """Raise unless the log-density and its gradient are finite where each chain starts.
-
-    It is evaluated on the first rows of the data, as many as a minibatch has, or on the first of each process.
-    """
-    if (shards := shards_of(posterior)) is not None:
-        held = shards.share.held
-        positions = [held.unconstrain_unchecked(posterior.constrain(p)) for p in positions]
-        few = None if batch_size is None else min(batch_size, held.size)
-        _processes.all_or_none(partial(check_start, held, positions, few), ValueError)
-        return
-    narrow.require_harmless(posterior, positions[0], batch_size)
-    batch = jax.tree.map(lambda x: put(x[:batch_size] if batch_size else x), posterior.data)
-
-    @jit
-    def evaluate(position: PyTree, batch: PyTree) -> tuple[dict[str, jax.Array], PyTree]:
-        """Both parts, and the gradient of their sum."""
-        return densities(posterior, position, batch), posterior.grad(position, batch)
-
-    for chain, position in enumerate(positions):
-        found, grad = evaluate(position, batch)
-        for name, value in found.items():
-            bad = np.ravel(value)[~np.isfinite(np.ravel(value))]
-            if bad.size:
-                raise ValueError(f"{name} is {bad[0]} at the start of chain {chain}: choose another init")
-        for path, leaf in tree_leaves_with_path(grad):
-            if not np.isfinite(leaf).all():
-                raise ValueError(
-                    f"the log-density's gradient in parameter {name_of(path)} is not finite at the start of "
-                    f"chain {chain}: choose another init"
-                )
 
 
 def batch_size_of(value: Any, posterior: Posterior) -> int | None:

@@ -52,7 +52,7 @@ def surveyed(passes: Passes, found: Laplace, init: np.ndarray, seed: int) -> Lap
 def elsewhere(passes: Passes, found: Laplace, init: np.ndarray, rng: np.random.Generator) -> list[Place]:
     """Modes of a part of the data, apart from the one that was found, that all data may have, too."""
     size = passes.posterior.size
-    count = min(passes.chunk, size)
+    count = min(passes.part, size)
     part, whole = Objective(passes, subsample(rng, size, count)), Objective(passes)
     wide = found.root * np.sqrt(size / count)
     places = int(np.clip(SEARCHED // len(init), *AROUND))

@@ -8,12 +8,12 @@ for. Such a run is therefore judged by what it predicts. A tenth of the rows is 
 2. scales are taken from the curvature of the prior and from the mean squares of the last gradients, which estimate
    the likelihood's;
 3. SGHMC runs from all networks with three step sizes, as shares of the largest that the steepest direction allows, and
-   the one whose draws predict the held-out rows best is taken.
+   with steps that fall in cycles from twice the best of them, which is the same on average. What predicts the held-out
+   rows best is taken.
 
 The run itself then goes on from there on all rows.
 """
 
-import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,7 +26,9 @@ from jax.flatten_util import ravel_pytree
 from hamcmc import samplers
 from hamcmc._compile import jit
 from hamcmc._types import PyTree, Record
+from hamcmc.inference.curvatures import flat_view, largest_curvature, prior_curvature, some_rows
 from hamcmc.inference.plan import FRICTION
+from hamcmc.inference.schedules import Cyclical
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.whitened import Whitened
@@ -36,10 +38,9 @@ EPOCHS, LEAST_STEPS, MOST_STEPS = 30, 2000, 20_000  # of training
 RATE = 5e-3  # of Adam at the beginning; it falls to 0
 LOOKS = 20  # at the held-out rows, in training
 LAST = 0.005  # the weight of the last minibatch in what is remembered of training
-TRIAL, BETWEEN = 600, 20  # steps with each step size, and from one prediction to the next
+TRIAL, BETWEEN = 450, 20  # steps with each step size, and from one prediction to the next
 SHARES = (0.05, 0.2, 0.8)  # ε times the largest curvature
 LOOKED_AT = 2048  # rows on which curvatures are measured
-POWERS = 20  # steps of the power iteration
 FLATTEST = 1e-6  # the smallest precision, as a share of the largest
 BETTER = 0.1  # nats per row that a given network has to be better than one trained here, to be the start of all chains
 
@@ -53,18 +54,23 @@ class Scores(NamedTuple):
         single: of the trained networks, one by one. These rows have chosen them, so it is a little too good.
         together: of their average.
         sampled: of the average over draws.
+        constant: the same with the best constant step.
+        cyclical: the same with steps in cycles.
     """
 
     single: float
     together: float
     sampled: float
+    constant: float
+    cyclical: float
 
 
 class Found(NamedTuple):
     """What a run on a network needs.
 
     Attributes:
-        step_size: ε, in the coordinates of `root`.
+        step_size: ε, in the coordinates of `root`; where each cycle begins, if there are any.
+        cycle: steps of a cycle; 0 for a constant step.
         root: (D,), the scale of each parameter.
         starts: (chain, D), in units of these scales.
         scores: on rows that were held out.
@@ -73,6 +79,7 @@ class Found(NamedTuple):
     """
 
     step_size: float
+    cycle: int
     root: np.ndarray
     starts: np.ndarray
     scores: Scores
@@ -80,8 +87,24 @@ class Found(NamedTuple):
     gradients: float
 
 
+class Tried(NamedTuple):
+    """A trial of a step size: what held-out rows say, ε, whether it fell in cycles, and where the chains ended."""
+
+    score: float
+    step_size: float
+    cycles: bool
+    ends: Array
+
+
 def search(
-    posterior: Posterior, like: PyTree, chains: int, batch_size: int, paces: int, seed: int, tell: Tell
+    posterior: Posterior,
+    like: PyTree,
+    chains: int,
+    batch_size: int,
+    paces: int,
+    seed: int,
+    tell: Tell,
+    cyclical: bool = False,
 ) -> Found:
     """Train, find scales, and choose ε by predictions of rows that are held out.
 
@@ -93,6 +116,7 @@ def search(
         paces: how many times as many steps as a large network this one makes.
         seed: everything random follows from it.
         tell: called with what is being done.
+        cyclical: take steps in cycles, whatever held-out rows say.
     """
     if posterior.streamed:
         raise ValueError(
@@ -128,26 +152,30 @@ def search(
     together = float(jnp.mean(jax.nn.logsumexp(before, 0) - jnp.log(chains)))
 
     tell("trying step sizes")
-    best, found = -np.inf, None
     limit = float(steepest(z, looked_at))
-    for number, share in enumerate(SHARES):
-        epsilon = share / limit
-        ends, score = trial(z, epsilon, known.data, held, jax.random.fold_in(keys[1], number))
-        score = float(score) if bool(jnp.isfinite(ends).all()) else -np.inf
-        if score > best or found is None:
-            best, found = score, (epsilon, ends)
-        if number == 0 and np.isfinite(score):  # from here on draws are typical, and so is their curvature
-            z, limit = ends, float(steepest(ends, looked_at))
-    assert found is not None
-    epsilon, ends = found
-    if not np.isfinite(best):
+
+    def scored(number: int, epsilon: float, depth: float) -> Tried:
+        """A trial from where the chains are."""
+        ends, score = trial(z, epsilon, depth, known.data, held, jax.random.fold_in(keys[1], number))
+        return Tried(float(score) if bool(jnp.isfinite(ends).all()) else -np.inf, epsilon, bool(depth), ends)
+
+    constant = [scored(0, SHARES[0] / limit, 0.0)]
+    if np.isfinite(constant[0].score):  # from here on draws are typical, and so is their curvature
+        z, limit = constant[0].ends, float(steepest(constant[0].ends, looked_at))
+    constant += [scored(number, share / limit, 0.0) for number, share in enumerate(SHARES[1:], 1)]
+    steady = max(constant, key=lambda t: t.score)
+    waves = scored(len(SHARES), 2 * steady.step_size, 1.0)
+    taken = waves if cyclical or waves.score > steady.score else steady
+    if not np.isfinite(taken.score):
+        how = "with steps in cycles" if cyclical and np.isfinite(steady.score) else "with every step size"
         raise ValueError(
-            "SGHMC left the finite numbers with every step size from the trained networks: "
+            f"SGHMC left the finite numbers {how} from the trained networks: "
             "look at log_prior and log_likelihood, or sample a part of the network with sampled=[…]"
         )
-    work = (steps + len(SHARES) * trial_steps) * chains * size / posterior.size
-    scores = Scores(float(jnp.mean(before)), together, best)
-    return Found(epsilon, np.asarray(root, np.float64), np.asarray(ends), scores, kept, work)
+    work = (steps + (len(SHARES) + 1) * trial_steps) * chains * size / posterior.size
+    scores = Scores(float(jnp.mean(before)), together, taken.score, steady.score, waves.score)
+    cycle = cycle_of(trial_steps) if taken.cycles else 0
+    return Found(taken.step_size, cycle, np.asarray(root, np.float64), np.asarray(taken.ends), scores, kept, work)
 
 
 def divided(data: PyTree, rng: np.random.Generator) -> tuple[PyTree, PyTree]:
@@ -242,32 +270,28 @@ def _from_given(
     return trained, False
 
 
-def prior_curvature(flat: Posterior, x: Array, seed: int) -> Array:
-    """|diagonal of −∇² log p(θ)|, exact for a prior under which parameters are independent."""
-    v = jax.random.rademacher(jax.random.key(seed), x.shape, x.dtype)
-    product = jit(lambda x, v: jax.jvp(jax.grad(flat._log_prior), (x,), (v,))[1])(x, v)
-    return jnp.abs(v * product)
-
-
-def largest_curvature(white: Posterior, z: Array, rows: PyTree, seed: int) -> Array:
-    """The largest eigenvalue of −∇² log p at z, by the power iteration."""
-
-    def turn(_: Array, v: Array) -> Array:
-        image = curved(white, z, v, rows)
-        return image / jnp.linalg.norm(image)
-
-    v = jax.random.normal(jax.random.key(seed), z.shape, z.dtype)
-    v = lax.fori_loop(0, POWERS, turn, v / jnp.linalg.norm(v))
-    return jnp.linalg.norm(curved(white, z, v, rows))
+def cycle_of(steps: int) -> int:
+    """Steps of a cycle: the half of a trial's that is scored."""
+    return steps // BETWEEN // 2 * BETWEEN
 
 
 def tried(white: Posterior, size: int, steps: int) -> Callable[..., tuple[Array, Array]]:
-    """Build ``trial(starts, ε, data, held, key)``: where SGHMC ends, and the score of the second half of its way."""
+    """Build ``trial(starts, ε, depth, data, held, key)``: where SGHMC ends, and the score of its second half.
+
+    With a depth of 0 the step is ε. With 1 it falls from ε to 0 in cosine cycles, and draws count by their steps.
+    """
     sampler = samplers.build("sghmc", white, friction=FRICTION)
     length, half = white.size, steps // BETWEEN // 2
+    wave = Cyclical(1.0, cycle_of(steps))
 
     @jit
-    def trial(starts: Array, epsilon: Array, data: PyTree, held: PyTree, key: Array) -> tuple[Array, Array]:
+    def trial(
+        starts: Array, epsilon: Array, depth: Array, data: PyTree, held: PyTree, key: Array
+    ) -> tuple[Array, Array]:
+        def share(t: Array) -> Array:
+            """Of ε, at step t."""
+            return 1 - depth * (1 - wave(t))
+
         def one(x: Array, key: Array) -> tuple[Array, Array]:
             """One chain, and the sum over its predictions."""
             count = len(jax.tree.leaves(held)[0])
@@ -275,17 +299,19 @@ def tried(white: Posterior, size: int, steps: int) -> Callable[..., tuple[Array,
             def step(t: Array, state: Any) -> Any:
                 key_rows, key_step = jax.random.split(jax.random.fold_in(key, t))
                 rows = minibatch.gather(data, jax.random.randint(key_rows, (size,), 0, length))
-                return sampler.step(key_step, state, rows, epsilon)[0]
+                return sampler.step(key_step, state, rows, (epsilon * share(t)).astype(x.dtype))[0]
 
             def turn(k: Array, carry: tuple) -> tuple:
-                state, total = carry
+                state, total, weight = carry
                 state = lax.fori_loop(k * BETWEEN, (k + 1) * BETWEEN, step, state)
                 each = white.log_predictive(white.constrain(state.position), held)
-                return state, jnp.where(k >= half, jnp.logaddexp(total, each), total)
+                w = share((k + 1) * BETWEEN - 1).astype(x.dtype)
+                total = jnp.where(k >= half, jnp.logaddexp(total, each + jnp.log(w)), total)
+                return state, total, weight + jnp.where(k >= half, w, 0)
 
-            empty = jnp.full(count, -jnp.inf, x.dtype)
-            state, total = lax.fori_loop(0, 2 * half, turn, (sampler.init(x), empty))
-            return state.position, total - jnp.log(half)
+            begin = sampler.init(x), jnp.full(count, -jnp.inf, x.dtype), jnp.zeros((), x.dtype)
+            state, total, weight = lax.fori_loop(0, 2 * half, turn, begin)
+            return state.position, total - jnp.log(weight)
 
         ends, scores = jax.vmap(one)(starts, jax.random.split(key, len(starts)))
         return ends, jnp.mean(jax.nn.logsumexp(scores, 0) - jnp.log(len(starts)))
@@ -296,20 +322,3 @@ def tried(white: Posterior, size: int, steps: int) -> Callable[..., tuple[Array,
 def account(found: Found) -> Record:
     """What was found, for the record."""
     return {"gradients": found.gradients, "held_out": found.scores._asdict(), "from_given": found.given}
-
-
-def flat_view(posterior: Posterior, like: PyTree) -> Posterior:
-    """The posterior of a flat vector."""
-    dimension = ravel_pytree(like)[0].size
-    return Whitened(posterior, copy.copy(like), np.zeros(dimension), np.ones(dimension))
-
-
-def curved(posterior: Posterior, x: Array, v: Array, rows: PyTree) -> Array:
-    """−∇² log p(x) v."""
-    return -jax.jvp(lambda x: posterior.grad(x, rows), (x,), (v,))[1]
-
-
-def some_rows(data: PyTree, count: int) -> PyTree:
-    """So many rows, evenly spaced."""
-    length = len(jax.tree.leaves(data)[0])
-    return jax.tree.map(lambda x: jnp.asarray(x[:: max(1, -(-length // count))]), data)

@@ -63,12 +63,13 @@ class Measured(NamedTuple):
         mode: whether a mode with a positive definite Hessian was found, and no other with a share of the mass.
         why: the reason that the search for it gave.
         noise: λ, the largest eigenvalue of the gradient's covariance for a minibatch of one row, with control variates
-            and rows drawn by importance, in coordinates in which the Hessian is the identity (:class:`~hamcmc.Noise`).
+            and rows drawn as in the run, in coordinates in which the Hessian is the identity (:class:`~hamcmc.Noise`).
         bend: how much the posterior differs from its Laplace approximation; 0 for a normal one.
         square: whether the Hessian is a matrix; otherwise only its diagonal is known.
         matrices: how many of the parameters are matrices.
         folded: whether units can be exchanged and the log-density bends upwards somewhere, as that of a network does.
-        devices: how many share the rows of the data; they take all data at every step.
+        devices: how many share the rows of the data.
+        shared: whether rows are shared out, so that minibatches draw them uniformly.
         operations: a rough count for the gradient on one row.
     """
 
@@ -89,6 +90,7 @@ class Measured(NamedTuple):
     matrices: int = 0
     folded: bool | None = None
     devices: int = 1
+    shared: bool = False
     operations: float = math.inf
 
     @property
@@ -113,6 +115,8 @@ class Plan(NamedTuple):
         num_samples: draws of each replica, if none were asked for.
         hasty: whether a longer run follows, unless the draws are good or that would take too long.
         goes_on: whether the run goes on where a shorter one ended, and keeps its draws.
+        cycle: iterations in which the step falls from ε to 0, again and again; 0 for a constant step.
+        importance: whether rows of minibatches are drawn by how much they add to the noise; otherwise uniformly.
     """
 
     regime: Literal["all data", "minibatches", "predictions"]
@@ -127,15 +131,19 @@ class Plan(NamedTuple):
     num_samples: int = DRAWS
     hasty: bool = False
     goes_on: bool = False
+    cycle: int = 0
+    importance: bool = True
 
 
 def decide(facts: Measured) -> Plan | Missing:
     """The plan, or the fact that is needed to make one."""
     what = f"{facts.rows:,} rows, {facts.dimension:,} parameters" if facts.rows else f"{facts.dimension:,} parameters"
+    what += f" on {facts.devices} devices" if facts.devices > 1 else ""
     asked = facts.batch_size is not None
-    if facts.devices > 1:
-        return on_devices(facts, what)
     if facts.rows and facts.matrices >= MATRICES and facts.dimension > UNITS:
+        if facts.shared:
+            alone = "automatic runs of several processes are not made for networks"
+            raise ValueError(f"{what}: {alone}; give sampler=, step_size= and batch_size=, or use one process")
         if facts.folded is None:
             return "folded"
         if facts.folded:
@@ -175,21 +183,6 @@ def decide(facts: Measured) -> Plan | Missing:
         noisy = f"minibatches of {plan.batch_size:,} rows, which their noise asks for, would take longer still"
         return on_all_data(f"{what}: all data at every step although {slow}, because {noisy}", facts, slow=True)
     return plan
-
-
-def on_devices(facts: Measured, what: str) -> Plan | Missing:
-    """The plan for rows that several devices share: they take all of them at every step."""
-    if facts.batch_size is not None or (facts.matrices >= MATRICES and facts.dimension > UNITS):
-        why = "automatic runs of several processes take all data at every step"
-        remedy = "leave batch_size out, or give" if facts.batch_size is not None else "for a network, give"
-        raise ValueError(f"{what}: {why}; {remedy} sampler=, step_size= and batch_size=")
-    shared = f"{what}: all data at every step, shared by {facts.devices} devices"
-    if facts.quick:
-        return on_all_data(shared, facts)
-    if facts.seconds is None:
-        return "seconds"
-    predicted = facts.seconds * leapfrogs(facts) * facts.iterations
-    return on_all_data(f"{shared}, in about {duration(predicted)}", facts, slow=predicted > PATIENCE)
 
 
 def leapfrogs(facts: Measured) -> float:
@@ -257,10 +250,12 @@ def on_minibatches(facts: Measured, what: str, slow: str) -> Plan:
     )
     thin = max(2, round(2 / step))  # draws are then nearly independent; in an ensemble every second iteration is a move
     if not facts.square:
-        return Plan("minibatches", "ensemble_hamcmc", {"metric": "diagonal"}, step, size, ENSEMBLES, None, thin, reason)
+        plan = Plan("minibatches", "ensemble_hamcmc", {"metric": "diagonal"}, step, size, ENSEMBLES, None, thin, reason)
+        return plan._replace(importance=not facts.shared)
     warmup = SETTLING * math.ceil(1 / step)
     options: dict[str, Any] = {"replicas": REPLICAS}
-    return Plan("minibatches", "leimkuhler_matthews", options, step, size, ENSEMBLES, warmup, thin, reason)
+    plan = Plan("minibatches", "leimkuhler_matthews", options, step, size, ENSEMBLES, warmup, thin, reason)
+    return plan._replace(importance=not facts.shared)
 
 
 def on_predictions(facts: Measured, what: str) -> Plan:

@@ -2,7 +2,7 @@
 
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
@@ -14,78 +14,24 @@ from jax.tree_util import tree_leaves_with_path
 
 from hamcmc import _processes
 from hamcmc._compile import alone, put
-from hamcmc._types import Facts, PyTree, Record
+from hamcmc._types import Facts, Record
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import compiled as loop
 from hamcmc.inference import schedules
+from hamcmc.inference.ahead import parts_of, segment_of, slots_of
 from hamcmc.inference.divergence import Alarm, Watch
 from hamcmc.inference.driver import Broken, Draws
-from hamcmc.inference.job import Job, Positions, drafted, started, starts_of
-from hamcmc.inference.plan import DRAWS
+from hamcmc.inference.job import Job
 from hamcmc.inference.progress import Progress, Status, silent
+from hamcmc.inference.stored import named
 from hamcmc.inference.stream import Batches
-from hamcmc.samplers.base import Sampler
 from hamcmc.store import checkpoint, moments
-from hamcmc.store.draws import chunk_draws
 from hamcmc.store.errors import Diverged, RunError
 from hamcmc.store.moments import RunningMoments
 from hamcmc.store.recorder import Recorder
 from hamcmc.target.passes import plain
-from hamcmc.target.posterior import Posterior, name_of
+from hamcmc.target.posterior import name_of
 from hamcmc.target.sharded import shards_of
-
-
-def parts_of(job: Job) -> int:
-    """How many parts of the chains run side by side: independent ensembles do. Other chains are batched.
-
-    Programs that send messages must not run side by side: messages of processes are matched by their order.
-    """
-    together = job.sampler.replicas == 1 or job.posterior.streamed or shards_of(job.posterior) is not None
-    return 1 if together else job.settings["ensembles"]
-
-
-def slots_of(job: Job) -> int:
-    """The most draws that a segment may make. For short runs it does not depend on how many draws there will be."""
-    s = job.settings
-    most = min(chunk_draws(job.arrays, s["chains"]), max(DRAWS, s["num_samples"]))
-    return min(most, max(1, s["segment"] // s["thin"]))
-
-
-def segment_of(job: Job) -> Any:
-    """The compiled loop of a job, or of each of its parts."""
-    s = job.settings
-    return loop.build(
-        job.posterior,
-        job.sampler,
-        job.schedule,
-        batch_size=s["batch_size"],
-        replace=s["replace"],
-        chains=s["ensembles"] // parts_of(job),
-        thin=s["thin"],
-        slots=slots_of(job),
-    )
-
-
-def compiled_ahead(
-    posterior: Posterior, sampler: Sampler, like: PyTree, schedule: Callable, settings: Record
-) -> tuple[Job, loop.Traced]:
-    """A draft of a job whose starts are still to be found, and its program, which a thread compiles from now on."""
-    keys = loop.keys(settings["seed"], settings["ensembles"], sampler.replicas)
-    draft = drafted(posterior, sampler, like, schedule, settings, keys)
-    parts = parts_of(draft)
-    state = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0] // parts, *x.shape[1:]), x.dtype), draft.state)
-    arguments = (posterior.data, state, loop.split_keys(keys, parts)[0], 0, 1, 0, False)
-    return draft, loop.Traced(segment_of(draft), arguments, draft.total).begin()
-
-
-def continued(
-    draft: Job, traced: loop.Traced, posterior: Posterior, sampler: Sampler, init: Positions, settings: Record
-) -> Job:
-    """The job whose draft is being compiled, in other coordinates, and at starts that were found meanwhile."""
-    moved = traced.replace(*((p.centre, p.root) for p in (draft.posterior, posterior)))  # type: ignore[attr-defined]
-    positions = starts_of(posterior, init, draft.keys.start)
-    job = started(draft._replace(posterior=posterior), sampler, positions, settings)
-    return job._replace(traced=traced if moved else None)
 
 
 class SamplingProgram:
@@ -107,9 +53,8 @@ class SamplingProgram:
         self.threads = ThreadPoolExecutor(self.parts)
         self.keys = loop.split_keys(job.keys, self.parts)
         self.states = self._split(job.state)
-        variables = [a for a in job.arrays if a.group == "posterior"]
-        self.names = [a.name for a in variables]
-        self.moments = RunningMoments(self.names, [(s["chains"], *a.shape) for a in variables])
+        self.names = [a.name for a in job.parameters]
+        self.moments = RunningMoments(self.names, [(s["chains"], *a.shape) for a in job.parameters])
         self.slots = slots_of(job)
         self.watch = Watch(job)
         self.show: Progress = silent  # told about compiling, which the driver cannot see
@@ -225,7 +170,8 @@ class SamplingProgram:
     def _named(self, made: loop.Segment, origin: int, done: int) -> dict[str, np.ndarray]:
         """The first `done` draws of a segment with step sizes, infos and gradients, by ``group/name``."""
         s = self.job.settings
-        trees = {"posterior": made.draws, "sample_stats": made.infos}
+        part = self.job.stored
+        trees = {"posterior": made.draws if part is None else part.cut(made.draws), "sample_stats": made.infos}
         if self.gradients is not None:
             numbers = (origin - s["warmup"]) // s["thin"] + jnp.arange(self.slots)
             trees["gradients"] = self.gradients(self.job.posterior.data, made.draws, self.job.keys, numbers)
@@ -235,10 +181,19 @@ class SamplingProgram:
             return x if x.shape[1] == s["chains"] else np.repeat(x, s["chains"] // x.shape[1], axis=1)
 
         found = {
-            f"{group}/{name_of(path)}": of_chains(np.asarray(x)[:done])
+            f"{group}/{name_of(path) if part is None else named(path)}": of_chains(np.asarray(x)[:done])
             for group, tree in trees.items()
             for path, x in tree_leaves_with_path(tree)
         }
+        if part is not None and (bad := part.not_finite(found)) is not None:
+            good, name = bad
+            iteration = origin + s["thin"] * (good + 1) - 1
+            raise Broken(
+                f"store: {name} is not finite at iteration {iteration:,}; the draws before that are kept. Let the "
+                "function return finite numbers for all parameters, or store the parameters themselves",
+                self._named(made, origin, good) if good else {},
+                {"iteration": iteration, "parameter": name},
+            )
         last = origin + s["thin"] * (1 + np.arange(self.slots)) - 1  # the iteration of each draw
         step_size = schedules.values(self.job.schedule, last)[:done, None]
         found["sample_stats/step_size"] = np.broadcast_to(step_size, (done, s["chains"]))

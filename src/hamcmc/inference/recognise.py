@@ -8,7 +8,8 @@ from jax.flatten_util import ravel_pytree
 
 from hamcmc._compile import jit
 from hamcmc._types import PyTree
-from hamcmc.inference.network import LOOKED_AT, curved, drawn_anew, flat_view, some_rows
+from hamcmc.inference.curvatures import curved, flat_view, some_rows
+from hamcmc.inference.network import LOOKED_AT, drawn_anew
 from hamcmc.target.landscape import in_memory
 from hamcmc.target.posterior import Posterior
 

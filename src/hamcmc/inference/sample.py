@@ -9,6 +9,7 @@ from hamcmc._renamed import moved
 from hamcmc._types import Facts
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import schedules
+from hamcmc.inference.ahead import compiled_ahead, continued
 from hamcmc.inference.arguments import (
     Init,
     SamplerOrMaker,
@@ -34,9 +35,9 @@ from hamcmc.inference.job import (
     x64,
 )
 from hamcmc.inference.plan import DRAWS, FIRST_DRAWS, KEPT, Plan, longer
-from hamcmc.inference.program import compiled_ahead, continued
 from hamcmc.inference.progress import Progress
 from hamcmc.inference.running import begin, opened, require_free, run
+from hamcmc.inference.stored import Store, given_again, require_same
 from hamcmc.inference.tune import tuned
 from hamcmc.samplers.registry import name_of
 from hamcmc.store import result
@@ -57,6 +58,7 @@ KINDS = result.KINDS | {  # what run.json must say for a run to continue
     "options": (dict, type(None)),
     "data_checksum": (str, type(None)),
 }
+CYCLICAL = "cyclical"  # a step size of automatic runs on networks
 MOST_RUNS = 3  # of an automatic run, each longer than the one before
 
 
@@ -77,6 +79,7 @@ def sample(
     seed: int = 0,
     out: str | Path | None = None,
     overwrite: bool = False,
+    store: Store | None = None,
     store_gradients: bool = False,
     checkpoint_seconds: float = 30.0,
     progress: bool | Progress | None = None,
@@ -102,7 +105,8 @@ def sample(
         step_size: a number, a function of t such as :class:`hamcmc.Polynomial` or any optax schedule, or ``"auto"``.
             :func:`hamcmc.tune` then finds the step size first and, for a sampler given by name, those options that
             matter and are not given. That takes about a fifth of the run's gradients (at least 50 000, at most
-            a million); ``settings["tuning"]`` says what was found and spent.
+            a million); ``settings["tuning"]`` says what was found and spent. ``"cyclical"`` makes an automatic run on
+            a network with steps that fall in cycles, which it otherwise does if held-out rows are predicted better.
         num_samples: stored draws per chain, 1000 by default; 250 of each replica in an automatic run on all data.
         warmup: iterations before the first stored draw, which enter no average either. The default, and the least, is
             the number of steps in which the sampler learns a metric.
@@ -115,6 +119,9 @@ def sample(
         seed: everything random follows from it.
         out: directory for draws and checkpoints; None keeps them in memory.
         overwrite: replace an existing run in `out`.
+        store: what is written of each draw, if not all parameters: names such as ``["layers.2"]``, or a function of the
+            parameters that returns an array or a dict of arrays. The run is the same, and running moments know all
+            parameters; but gradients cannot be confronted with the draws, so that the verdict is "usable" at best.
         store_gradients: store a stochastic gradient at each draw, for the kernel Stein discrepancy.
         checkpoint_seconds: time between checkpoints.
         progress: show a bar from the beginning of the call to its end (None: if stderr is a terminal), or call a
@@ -136,12 +143,15 @@ def sample(
     posterior = spread(starting_at(posterior, init))
     prepared: Prepared | None = None
     given_thin, thin = thin, 1 if thin is None else thin
+    if isinstance(step_size, str):
+        _check.one_of("step_size", step_size, ("auto", CYCLICAL))
     count = DRAWS if num_samples is None else _check.at_least("num_samples", num_samples, 1)
     if isinstance(sampler, str) and sampler == "auto":
         asked = {"ensembles": ensembles, "batch_size": batch_size, "seed": seed_of(seed)}
         require_free(out, overwrite)
         counted = num_samples is not None or warmup is not None
         asked |= {"iterations": (count if counted else FIRST_DRAWS) * thin, "counted": counted, "progress": progress}
+        asked |= {"cyclical": isinstance(step_size, str) and step_size == CYCLICAL}
         prepared = automatic(posterior, init, options=options, **asked)
         if prepared.search is None:  # otherwise the plan is not complete
             say_plan(prepared.plan, progress)
@@ -152,7 +162,10 @@ def sample(
         else:
             chains, ensembles = prepared.plan.ensembles, None
         count = prepared.plan.num_samples if num_samples is None else count
-        thin, step_size = thin * prepared.plan.thin, prepared.plan.step_size if step_size == "auto" else step_size
+        thin = thin * prepared.plan.thin
+        if isinstance(step_size, str):
+            epsilon, cycle = prepared.plan.step_size, prepared.plan.cycle
+            step_size = schedules.Cyclical(epsilon, cycle) if cycle else epsilon
     init = init_of(posterior, init)
     name, made = name_of(sampler), made_by(sampler, posterior, options)
     settings = {
@@ -173,8 +186,8 @@ def sample(
         step_size = FIRST_STEP
     _check.non_negative("checkpoint_seconds", checkpoint_seconds)
     check_data(posterior, made, settings)
-    if isinstance(step_size, str):
-        _check.one_of("step_size", step_size, ("auto",))
+    if isinstance(step_size, str) and step_size == CYCLICAL:
+        raise ValueError(f'step_size="{CYCLICAL}" is for automatic runs: give hamcmc.Cyclical(step_size, period)')
     require_free(out, overwrite)  # before tuning, which may take a while
     if isinstance(step_size, str):
         if shards_of(posterior) is not None:
@@ -184,7 +197,7 @@ def sample(
         made, step_size, settings = tuned(posterior, made, name, init, settings, options, progress)
     schedule = schedules.as_schedule(step_size)
     if prepared is not None and prepared.search is not None:
-        draft, traced = compiled_ahead(prepared.posterior, made, prepared.starts[0], schedule, settings)
+        draft, traced = compiled_ahead(prepared.posterior, made, prepared.starts[0], schedule, settings, store)
         prepared = prepared.search()
         say_plan(prepared.plan, progress)
         settings |= planned(prepared.plan, prepared.sampler, warmup, num_samples)
@@ -193,9 +206,9 @@ def sample(
         if prepared.plan.sampler == name:
             job = continued(draft, traced, posterior, prepared.sampler, init, settings)
         else:  # the search came upon something that changed the plan
-            job = prepare(posterior, prepared.sampler, init, schedule, settings)
+            job = prepare(posterior, prepared.sampler, init, schedule, settings, store)
     else:
-        job = prepare(posterior, made, init, schedule, settings)
+        job = prepare(posterior, made, init, schedule, settings, store)
     job = job._replace(kept=prepared.arrays if prepared else {})
     ended = begin(job, out, overwrite, checkpoint_seconds, progress)
     if prepared is None or given_thin is not None:
@@ -209,7 +222,7 @@ def sample(
         settings["plan"] |= prepared.account | (
             {} if plan.goes_on else {"shorter": sum(costs.values()) - costs["mode"]}
         )
-        job = prepare(posterior, made, init, job.schedule, settings)._replace(kept=prepared.arrays)
+        job = prepare(posterior, made, init, job.schedule, settings, store)._replace(kept=prepared.arrays)
         earlier = ended if plan.goes_on else None
         ended, runs = begin(job, out, True, checkpoint_seconds, progress, earlier), runs + 1
     return ended.result
@@ -219,6 +232,8 @@ def longer_after(found: Result, plan: Plan, num_samples: int | None) -> Plan | N
     """The plan of a longer run, if a finished one asks for it. It stores no more draws than somebody asked for."""
     verdict, seconds = found.check(), found.meta["seconds"]
     word, short = _processes.texts(verdict.word)[0], _processes.told(verdict.short)
+    if found.partial and word == "usable" and short <= 1:  # it can be no better without gradients, however long it is
+        word = "good"
     numbers = verdict.parameters * found.settings["chains"] * found.draws if num_samples is None else KEPT
     return longer(plan, word, short, seconds, numbers)
 
@@ -231,6 +246,7 @@ def resume(
     *,
     sampler: SamplerOrMaker | None = None,
     step_size: float | Callable | None = None,
+    store: Store | None = None,
     checkpoint_seconds: float = 30.0,
     progress: bool | Progress | None = None,
 ) -> Result:
@@ -243,6 +259,7 @@ def resume(
             default it is the posterior's own ``init``.
         sampler: the same sampler, if :func:`sample` was not given a name, or was given options that JSON cannot hold.
         step_size: the same schedule, if it was neither a number nor one of :mod:`hamcmc.inference.schedules`.
+        store: the same function of the parameters, if :func:`sample` was given one.
         checkpoint_seconds: time between checkpoints.
         progress: show a bar (None: if stderr is a terminal), or call a function with each
             :class:`~hamcmc.inference.progress.Status`.
@@ -271,7 +288,9 @@ def resume(
         made = recorded_sampler(asked, posterior, path) if sampler is None else made_by(sampler, posterior, {})
         with reading(path / "run.json"):
             schedule = recorded_schedule(asked["step_size"], step_size, path)
-        job = prepare(posterior, made, init, schedule, asked)
+            store = given_again(store, asked, path)
+        job = prepare(posterior, made, init, schedule, asked, store)
+        require_same(asked, {} if job.stored is None else job.settings, path)
         for key, what in (("sampler", "sampler"), ("step_sizes", "step_size"), ("arrays", "model")):
             if job.settings[key] != asked[key]:
                 raise RunError(f"{path} was run with another {what}: {asked[key]} then, {job.settings[key]} now")

@@ -13,8 +13,9 @@ from jax import Array
 from hamcmc import _check, samplers
 from hamcmc._types import Facts, PyTree, Record
 from hamcmc.inference.candidates import Space, checked_space, default_search, points, shapes
+from hamcmc.inference.checks import check_start
 from hamcmc.inference.display import shown
-from hamcmc.inference.job import batch_size_of, check_start, parameters, storable
+from hamcmc.inference.job import batch_size_of, parameters, storable
 from hamcmc.inference.progress import Progress, Status
 from hamcmc.inference.schedules import Constant, Cyclical
 from hamcmc.inference.trials import LANES, Contender, Trial

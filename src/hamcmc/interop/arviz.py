@@ -81,6 +81,8 @@ def to_arviz(
             if asked:
                 raise ValueError(f"{name} needs the posterior of the run")
         return data
+    if log_likelihood or predictive:
+        run.require_whole("log_likelihood" if log_likelihood else "predictive")
     groups: dict[str, dict[str, np.ndarray]] = {}
     draws = {str(n): jnp.asarray(x.values) for n, x in data["posterior"].items() if str(n) in run.shapes}
     observed = getattr(known, "observations", None)

@@ -54,7 +54,7 @@ def require_room(path: Path, arrays: list[Array], chains: int, num_samples: int)
     raise RunError(
         f"the draws would take {readable(needed)} ({num_samples:,} of each of {chains:,} chains, most of it "
         f"{largest.name}), and {there} has {readable(free)} free: store fewer (num_samples, with a larger "
-        "thin), or sample a part of the parameters, as Posterior(…, sampled=[…]) does"
+        "thin), or a part of the parameters (store)"
     )
 
 

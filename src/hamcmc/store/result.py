@@ -57,6 +57,16 @@ class StoredRun:
         """Parameter name → shape of one draw."""
         return {a["name"]: tuple(a["shape"]) for a in self.settings["arrays"] if a["group"] == "posterior"}
 
+    @property
+    def partial(self) -> bool:
+        """Whether only a part of the parameters is stored, or a function of them."""
+        return "store" in self.settings
+
+    def require_whole(self, what: str) -> None:
+        """Raise if only a part of the parameters is stored."""
+        if self.partial:
+            raise ValueError(f"{what} needs whole draws, but this run was made with store=…: run it without")
+
     def _group(self, group: str) -> dict[str, np.ndarray]:
         names = [a["name"] for a in self.settings["arrays"] if a["group"] == group]
         return {n: self.read(f"{group}/{n}", 0, self.draws) for n in names}
@@ -108,10 +118,15 @@ class StoredRun:
 
         NaN before the first of them. A run that failed counts iterations up to its last good segment.
         """
-        return {n: self._moments[f"mean.{n}"].mean(0) for n in self.shapes}
+        return {n: self._moments[f"mean.{n}"].mean(0) for n in self._known}
 
     @property
     def variance(self) -> dict[str, np.ndarray]:
         """The weighted variance over all chains and all iterations after warm-up."""
-        means, variances = ({n: self._moments[f"{m}.{n}"] for n in self.shapes} for m in ("mean", "variance"))
-        return {n: variances[n].mean(0) + means[n].var(0) for n in self.shapes}
+        means, variances = ({n: self._moments[f"{m}.{n}"] for n in self._known} for m in ("mean", "variance"))
+        return {n: variances[n].mean(0) + means[n].var(0) for n in self._known}
+
+    @property
+    def _known(self) -> list[str]:
+        """The names of all sampled parameters, also of those that are not stored."""
+        return [n.removeprefix("mean.") for n in self._moments if n.startswith("mean.")]

@@ -48,7 +48,7 @@ def divided(tree: PyTree, sampled: Choice | None) -> tuple[PyTree, PyTree]:
     chosen = {n for n, leaf in names.items() if _is_chosen(n, leaf, sampled)}
     if sampled is not None and not callable(sampled):
         for name in sampled:
-            if not any(_inside(n, name) for n in names):
+            if not any(inside(n, name) for n in names):
                 raise ValueError(f"sampled: there is no parameter {name!r}; there are {', '.join(names)}")
     for name in names:
         kind = np.dtype(getattr(names[name], "dtype", object)).kind
@@ -89,8 +89,9 @@ def _is_chosen(name: str, leaf: Any, sampled: Choice | None) -> bool:
         return hasattr(leaf, "dtype")
     if callable(sampled):
         return bool(sampled(name, leaf))
-    return name in sampled or (hasattr(leaf, "dtype") and any(_inside(name, branch) for branch in sampled))
+    return name in sampled or (hasattr(leaf, "dtype") and any(inside(name, branch) for branch in sampled))
 
 
-def _inside(name: str, branch: str) -> bool:
+def inside(name: str, branch: str) -> bool:
+    """Whether a leaf is the named one, or belongs to the named branch."""
     return name == branch or name.startswith(f"{branch}.")

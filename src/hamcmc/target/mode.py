@@ -74,6 +74,14 @@ class Laplace(NamedTuple):
         away = positions - self.flat
         return away * self.inverse_root if self.inverse_root.ndim == 1 else away @ self.inverse_root.T
 
+    def triangular(self) -> "Laplace":
+        """The same with a lower triangular L, which is unique: eigenvectors may turn their signs with a last digit."""
+        if self.root.ndim == 1:
+            return self
+        turn, upper = np.linalg.qr(self.root.T)
+        turn = turn * np.where(np.diag(upper) < 0, -1.0, 1.0)
+        return self._replace(root=np.tril(self.root @ turn), inverse_root=turn.T @ self.inverse_root)
+
     def draw(self, count: int, seed: int = 0) -> PyTree:
         """Draws of the normal approximation: unconstrained positions with a leading axis of length `count`."""
         flat = self.spread(np.random.default_rng(seed).standard_normal((count, self.dimension)))

@@ -102,6 +102,9 @@ def gradient_noise(
     if posterior.size == 0:
         return Noise(np.zeros(laplace.precision.shape), float(np.sqrt(np.mean((common + white) ** 2))), 0)
     seen, chances = _rows(posterior, _check.at_least("rows", rows, 2), jax.random.key(seed))
+    share = getattr(getattr(posterior, "shards", None), "share", None)  # of the rows, if several processes share them
+    where, here = (posterior, seen) if share is None else (share.view(posterior), share.own(seen))
+    chances = chances if len(here) == len(seen) else np.full(len(here), chances[0])
     mean, second = np.zeros((draws, d)), np.zeros(laplace.precision.shape)
 
     def moments(scatter: Array, chance: Array) -> tuple[Array, Array]:
@@ -109,9 +112,10 @@ def gradient_noise(
         return weighted.sum(0), weighted.T @ scatter if square else (weighted * scatter).sum(0)
 
     roots = np.broadcast_to(laplace.root, (draws, *laplace.root.shape))
-    for which, _, (one, two) in over_rows(posterior, positions, roots, seen, chances, moments):
+    for which, _, (one, two) in over_rows(where, positions, roots, here, chances, moments, posterior.size):
         mean[which] += one
         second += two.sum(0) / draws
+    mean, second = (mean, second) if share is None else share.total([mean, second])
     second -= (mean.T @ mean if square else (mean**2).sum(0)) / draws
     return Noise(second, float(np.sqrt(np.mean((common + mean + white) ** 2))), len(seen))
 
@@ -123,6 +127,7 @@ def over_rows(
     rows: np.ndarray | None,
     chances: np.ndarray | None,
     reduce: Callable[[Array, Array], PyTree],
+    size: int | None = None,
 ) -> Iterator[tuple[slice, np.ndarray, PyTree]]:
     """What `reduce` makes of the residuals Lᵀ N (g_i − c) of rows i at each position, chunk by chunk.
 
@@ -135,6 +140,7 @@ def over_rows(
         rows: which rows of the data; None for all of them.
         chances: a weight for each row; None for equal weights of 1.
         reduce: a function of residuals (n, any) and weights (n,). Rows that only fill up a chunk have weight 0.
+        size: N, where the posterior has some of the rows alone.
 
     Yields:
         Which positions these are, the places in `rows`, and the reduction at each of the positions (along a leading
@@ -142,6 +148,8 @@ def over_rows(
     """
     kind = jax.tree.leaves(positions)[0].dtype
     count = posterior.size if rows is None else len(rows)
+    if count == 0:
+        return
     length = min(count, disk.whole(max(1, CHUNK // roots.shape[1])))
     kept = jnp.asarray(roots, kind)
 
@@ -150,7 +158,7 @@ def over_rows(
     def one(position: PyTree, root: Array, rows: PyTree, weights: Array) -> PyTree:
         each = posterior.per_datum_grads(position, rows)
         apart = jax.tree.map(jnp.subtract, each, common_grad(posterior, position))
-        flat = posterior.size * jax.vmap(lambda tree: ravel_pytree(tree)[0])(apart)
+        flat = (size or posterior.size) * jax.vmap(lambda tree: ravel_pytree(tree)[0])(apart)
         return reduce(flat * root if root.ndim == 1 else flat @ root, weights)
 
     @jit

@@ -71,6 +71,7 @@ class Passes:
         kind: the type of the session's positions. Positions are rounded to it (:meth:`rounded`).
         double: whether programs run in double precision.
         chunk: rows of a chunk.
+        part: the same if one process has all rows, so that it is a number on which processes agree.
         spent: the work so far, in gradients on all data. A Hessian costs as much as D of them.
     """
 
@@ -82,10 +83,8 @@ class Passes:
         self.dimension, self.kind, self.spent = flat.size, np.dtype(flat.dtype), 0.0
         leaves = jax.tree.leaves(held.data)
         widest = max([self.dimension, *(int(np.prod(x.shape[1:])) for x in leaves)])
-        chunk = min(held.size, max(1, min(MOST_ROWS, CHUNK // widest)))
-        self._tiles = max(1, -(-chunk * widest // TILE))  # of a chunk, for gradients
-        tile = -(-chunk // self._tiles)
-        self.chunk = self._tiles * (tile if chunk == held.size else disk.whole(tile))
+        self.part, _ = _chunk(posterior.size, widest)
+        self.chunk, self._tiles = _chunk(held.size, widest)
         most = max(1, BLOCK // (max(1, self.chunk) * self.dimension))  # basis vectors at once
         self._block = -(-self.dimension // -(-self.dimension // most))  # blocks of about equal size waste no work
         self._sums, self._second, self._products = map(jit, (self._first, self._hessian, self._along))
@@ -326,6 +325,14 @@ def linearized(grad: Callable[[PyTree], PyTree], x: PyTree) -> tuple[PyTree, Cal
     except TypeError:  # a function with a reverse-mode rule of its own; H is symmetric
         value, transposed = jax.vjp(grad, x)
         return value, lambda v: transposed(v)[0]
+
+
+def _chunk(size: int, widest: int) -> tuple[int, int]:
+    """Rows of a chunk, for so many rows of so many numbers, and its tiles for gradients."""
+    rows = min(size, max(1, min(MOST_ROWS, CHUNK // widest)))
+    tiles = max(1, -(-rows * widest // TILE))
+    tile = -(-rows // tiles)
+    return tiles * (tile if rows == size else disk.whole(tile)), tiles
 
 
 def plain(posterior: Posterior) -> Posterior:

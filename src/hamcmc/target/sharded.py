@@ -118,6 +118,10 @@ class Sharded(Posterior):
             raise ValueError("minibatches by importance must have fewer rows than the data: give a batch_size")
         return self._total(self.local.mean_likelihood_grad)(position, minibatch)
 
+    def remainder(self, position: PyTree, minibatch: PyTree) -> PyTree:
+        """That of a second-order control variate, by one message."""
+        return self._total(self.local.remainder)(position, minibatch)  # type: ignore[attr-defined]
+
     def per_datum_grads(self, position: PyTree, minibatch: PyTree) -> PyTree:
         """There are none: no device sees all rows of a minibatch."""
         raise ValueError("this sampler needs the gradient of each row, and works on one device and in one process only")
@@ -254,6 +258,10 @@ class Share:
             return None
         here = rows - self.first
         return here[(here >= 0) & (here < self.held.size)]
+
+    def view(self, posterior: Posterior) -> Posterior:
+        """A posterior, or a view of it with a control variate, on the rows that are here alone."""
+        return posterior.over(self.held) if isinstance(posterior, ControlVariate) else self.held
 
     def total(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The sums over processes of arrays in double precision, in the order of the processes and by one message."""
