@@ -7,7 +7,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import hamcmc
-from hamcmc.diagnostics import regression
+from hamcmc.diagnostics import agreement, regression
 from hamcmc.inference import auto, network, plan, recognise
 from hamcmc.inference.plan import Measured, decide
 from hamcmc.target.whitened import Whitened
@@ -379,3 +379,9 @@ def test_data_on_disk_are_refused(tmp_path):
     streamed = hamcmc.Posterior(log_prior, on_disk, rows, init=start(), batched=True)
     with pytest.raises(ValueError, match="needs its data in memory"):
         hamcmc.sample(streamed, batch_size=32, progress=False)
+
+
+def test_the_verdict_says_how_many_chains_would_do():
+    found = agreement.Agreement(chains=4, rows=256, error=0.08, worst=0.5, r_hat=2.0, mixed=0.0, scalars=10)
+    assert "at most 0.05 is usable, which takes about ensembles=11" in found.of_predictions(False)  # 4 · 1.6²
+    assert "usable" not in found._replace(error=0.04).of_predictions(True)

@@ -5,6 +5,7 @@ predictions. Here rows of the data stand for what may be asked of the model: for
 chain's draws give to it on average is compared between chains.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -52,7 +53,10 @@ class Agreement(NamedTuple):
         """What there is to say about predictions."""
         if self.chains == 1:
             return "predictions of a single chain cannot be compared with others"
-        limit = "" if agree else f" (at most {AGREED} is usable)"
+        limit = ""
+        if not agree:  # the error falls with the root of the number of chains, which sit in modes of their own
+            enough = math.ceil(self.chains * (self.error / AGREED) ** 2)
+            limit = f" (at most {AGREED} is usable, which takes about ensembles={enough})"
         return (
             f"predictions {'agree' if agree else 'differ'} between {self.chains} chains: their average is known to "
             f"{self.error:.2g} nats for a row{limit}, {self.worst:.2g} for the worst of {self.rows:,} rows (R-hat of a "
