@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -137,5 +138,41 @@ def test_a_killed_worker_ends_all_and_another_number_goes_on(tmp_path, before, a
     out, errors = again.communicate(timeout=300)
     assert again.returncode in (0, 3, 4), errors
     assert "complete: 8,000 draws per chain with sgld" in out
+    found, expected = (Result.open(p).posterior["theta"] for p in (path, tmp_path / "alone"))
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no mpirun")
+def test_mpirun_starts_processes_that_stop_save_and_make_the_draws_of_one(tmp_path):
+    (tmp_path / "model.py").write_text(MODEL)
+    np.savez(tmp_path / "data.npz", **together.arrays())
+    how = ["--sampler", "sgld", "--step-size", "1e-4", "--num-samples", "8000", "--warmup", "0", "--x64"]
+    run = ["sample", str(tmp_path / "model.py"), "--data", str(tmp_path / "data.npz"), *how]
+    alone = command(*run, "-o", tmp_path / "alone")
+    _, errors = alone.communicate(timeout=300)
+    assert alone.returncode in (0, 3, 4), errors
+
+    def by_mpirun(number, *words):
+        mpi = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "odls_base_sigkill_timeout", "5"]
+        words = [*mpi, "-n", str(number), sys.executable, "-m", "hamcmc.cli", *map(str, words), "-q"]
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    path = tmp_path / "run"
+    many = by_mpirun(2, *run, "-o", path, "--checkpoint-seconds", 0)
+    while not (path / "checkpoint").exists() or read_checkpoint(path).meta["iteration"] < 500:
+        assert many.poll() is None, many.communicate()
+        time.sleep(0.02)
+    many.send_signal(signal.SIGTERM)
+    _, errors = many.communicate(timeout=120)
+    assert many.returncode != 0
+    if read_checkpoint(path).meta["iteration"] < 8000:  # mpirun itself waits before it tells the processes
+        assert "stopped by SIGTERM" in errors
+        assert "all saved" in errors
+    assert "stack trace" not in errors
+    again = by_mpirun(3, "resume", path)
+    out, errors = again.communicate(timeout=300)
+    assert again.returncode in (0, 3, 4), errors
+    assert out.count("complete: 8,000 draws per chain with sgld") == 1  # one process prints
     found, expected = (Result.open(p).posterior["theta"] for p in (path, tmp_path / "alone"))
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)

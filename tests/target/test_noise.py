@@ -47,7 +47,7 @@ def test_closed_form():
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("flat = posterior.size * jax", "flat = jax"),
+        ("flat = (size or posterior.size) * jax", "flat = jax"),
         ("second -= (mean.T @ mean if", "second += (mean.T @ mean if"),
         ("weighted = scatter * chance[:, None]", "weighted = scatter * chance[:, None] * 1.1"),
     ],

@@ -23,6 +23,9 @@ app = typer.Typer(
 )
 
 
+VERDICTS = (3, 4)  # exit codes of runs that are complete, and have not converged or are wrong
+
+
 def main() -> None:
     """The entry point."""
     from hamcmc import _compile
@@ -38,7 +41,7 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
-        launch.leave(end.code if isinstance(end.code, int) else 0)
+        launch.leave(end.code if isinstance(end.code, int) else 0, others=VERDICTS)
     except Exception as error:
         print(f"process {launch.rank()}: {type(error).__name__}: {error}", file=sys.stderr)
         launch.leave(launch.LOST)

@@ -29,7 +29,7 @@ from hamcmc.samplers import NAMES
 from hamcmc.store.errors import RunError
 
 if TYPE_CHECKING:
-    pass
+    from hamcmc.diagnostics.result import Result
 
 DEFAULT, WARMUP = "ensemble_hamcmc", 1000  # where something is chosen by hand and these are not
 
@@ -212,8 +212,8 @@ def sample_command(
                     notes=notes,
                     **how,
                 )
-        code = print_end(result, out, form)
-        if form is None:
+        code = _ended(result, out, form)
+        if form is None and _processes.writes():
             say(f"The draws are in {out}. To look at them: hamcmc report {out}")
     raise typer.Exit(code)
 
@@ -263,8 +263,15 @@ def resume_command(
                 checkpoint_seconds=checkpoint_seconds,
                 progress=not quiet and None,
             )
-        code = print_end(result, run, form)
+        code = _ended(result, run, form)
     raise typer.Exit(code)
+
+
+def _ended(result: "Result", run: Path, form: str | None) -> int:
+    """Print the end of a run, where several processes made it in the first of them; returns the exit code."""
+    from hamcmc import _processes
+
+    return print_end(result, run, form) if _processes.writes() else result.check().exit_code
 
 
 def _launched(

@@ -7,12 +7,10 @@ import sys
 
 from hamcmc.inference import launch
 
-VERDICTS = (3, 4)  # exit codes of runs that are complete, and have not converged or are wrong
-
 
 def main(arguments: list[str]) -> int:
     """Join the others, do this process's share of the command, and return the exit code."""
-    from hamcmc.cli.app import app
+    from hamcmc.cli.app import VERDICTS, app
 
     def work() -> int:
         """The command. A verdict on the draws is no failure: it is stored, and who started the processes reads it."""

@@ -185,12 +185,17 @@ def together(work: Callable[[], int | None]) -> int:
         return FAILED
 
 
-def leave(code: int) -> NoReturn:
-    """End this process. A regular exit would wait for processes that are gone."""
+def leave(code: int, others: tuple[int, ...] = ()) -> NoReturn:
+    """End this process. A regular exit would wait for processes that are gone.
+
+    Args:
+        code: the exit code.
+        others: exit codes, beside those of success and of signals, with which all processes end together.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
-    if code in (0, 130):
-        jax.distributed.shutdown()
+    if code in (0, 128 + signal.SIGINT, 128 + signal.SIGTERM, *others) and jax.distributed.is_initialized():
+        jax.distributed.shutdown()  # otherwise the others would take this one for dead
     os._exit(code)
 
 
