@@ -41,7 +41,7 @@ INTERNAL = (
     *("factorization.native.blocks", "factorization.native.build", "factorization.native.twin"),
     *("stable.chains", "stable.impulses", "speech.guess", "speech.keys", "speech.model", "speech.pair"),
     *("report.error", "report.forest", "report.frame", "report.mixing", "report.parameters", "report.plots"),
-    *("report.predictions", "report.predictive", "factorization.baselines", "target.narrow"),
+    *("report.predictions", "report.predictive", "factorization.baselines", "target.narrow", "interop.delimited"),
 )
 
 
