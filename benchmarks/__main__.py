@@ -62,7 +62,7 @@ def command(name: str, arguments: argparse.Namespace) -> str:
     for own in OWN.get(name, ()):
         value = getattr(arguments, own)
         if value and own in PATHS:
-            options.append(f"--{own} PATH")
+            options.append(" ".join([f"--{own}", *["PATH"] * (1 if isinstance(value, str) else len(value))]))
         elif value is True:
             options.append(f"--{own}")
         elif value:
@@ -81,14 +81,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(NAMES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds")
-    parser.add_argument("--ratings", metavar="PATH", help="recommenders: a file of ratings, in place of made ones")
-    parser.add_argument("--rank", type=int, default=10, help="recommenders: number of factors; default: 10")
+    of_ratings = "recommenders: files of ratings, in place of made ones"
+    parser.add_argument("--ratings", nargs="+", metavar="PATH", default=(), help=of_ratings)
     parser.add_argument("--corpus", metavar="PATH", help="denoisers: noisy sentences and their speech, as in NOIZEUS")
     parser.add_argument("--recordings", metavar="PATH", help="wideband: made by tools/speech_data.py recordings PATH")
     parser.add_argument("--before", metavar="PATH", default="", help="seconds: a checkout of 0.1.0 to run beside it")
     parser.add_argument("--folder", metavar="PATH", help="large: where 13 GB of data are, or are put")
     parser.add_argument("--uci", metavar="PATH", help="networks: sets of the UCI repository with their usual splits")
     numbers = lambda text: [int(i) for i in text.split(",")]
+    parser.add_argument("--rank", type=numbers, default=[10], help="recommenders: numbers of factors; default: 10")
     parser.add_argument("--sentences", type=numbers, default=(), help="denoisers: 2,3,…; default: those not tuned on")
     parser.add_argument("--snr", type=int, default=5, help="denoisers: of the noisy files, in dB; default: 5")
     words = lambda text: text.split(",")
@@ -128,6 +129,8 @@ def main() -> None:
         module = import_module(f"benchmarks.{NAMES[name]}")
         tables = module.run(arguments.quick, **own)
         spent = time.perf_counter() - began
+        if hasattr(module, "seconds_in_log"):  # of measurements that several calls have made
+            spent = module.seconds_in_log()
         for table in tables:
             show(console, table)
         stored = page.RESULTS / f"{name}.json"
@@ -138,7 +141,7 @@ def main() -> None:
             stored,
             tables,
             command=command(name, arguments),
-            seconds=module.spent() if hasattr(module, "spent") else spent,  # of a log, over several calls
+            seconds=spent,
             quick=arguments.quick,
             settings={k: v for k, v in own.items() if v and k not in PATHS},
             seeds="fixed in the code of the benchmark",

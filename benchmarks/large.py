@@ -257,7 +257,7 @@ def tables(found: list[Row]) -> list[Table]:
     """What came out, where the seconds and the memory went, and how fast the passes were."""
     return [
         Table("Automatic runs from disk", [outcome(f) for f in found]),
-        Table("Seconds of each phase", [label(f) | spent(f) for f in found]),
+        Table("Seconds of each phase", [label(f) | seconds_of_phases(f) for f in found]),
         Table("MB held besides the file, at the peak of each phase", [label(f) | held(f) for f in found]),
         Table("Passes over all data", [label(f) | p for f in found for p in of_passes(f)]),
     ]
@@ -284,7 +284,7 @@ def outcome(f: Row) -> Row:
     }
 
 
-def spent(f: Row) -> Row:
+def seconds_of_phases(f: Row) -> Row:
     """Seconds of each phase."""
     phases = {name: sum(f["phases"].get(name, [0.0])) for name in ("opening", *PHASES)}
     return {n: round(s, 1) for n, s in phases.items()} | {"rest": round(f["total"] - sum(phases.values()), 1)}

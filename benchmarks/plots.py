@@ -67,6 +67,7 @@ def learning(tables: Tables, axes: Axes) -> None:
         points = [(r["seconds"], float(r[column])) for r in tables[1]["rows"] if r[column] != "–"]
         axes.plot(*zip(*points), "o-", color=color, linewidth=3 if label == "hamcmc" else 1.8, label=label)
     axes.set(xscale="log", xlabel="seconds of learning", ylabel="test RMSE")
+    axes.set_title(tables[0]["title"].split(": ")[0], color=GREY)
     axes.legend(frameon=False, labelcolor=GREY)
 
 
@@ -122,8 +123,8 @@ PLOTS = {
     ),
     "bench-recommenders": Plot(
         "recommenders",
-        "Test error of Bayesian matrix factorization against seconds of learning, on a synthetic set like MovieLens "
-        "1M. Lower and further left is better.",
+        "Test error of Bayesian matrix factorization against seconds of learning, on the set of ratings in its title. "
+        "Lower and further left is better.",
         learning,
     ),
     "bench-denoisers": Plot(

@@ -77,7 +77,7 @@ def run(
     return tables([m for m in kept.values() if m["quick"] == quick and m["seconds"] == seconds])
 
 
-def spent() -> float:
+def seconds_in_log() -> float:
     """Seconds of all measurements in the log, which several calls may have made; trials are not counted."""
     log = (page.RESULTS / "race.jsonl").read_text().splitlines()
     kept = {tuple(m[k] for k in KEY): m for m in map(json.loads, log)}

@@ -15,7 +15,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from datetime import datetime
 from importlib.metadata import version
@@ -51,16 +51,31 @@ class Ours(NamedTuple):
     coverage: float
 
 
-def run(quick: bool, ratings: str | None = None, rank: int = 10) -> list[Table]:
-    """One table of results, one of RMSE by seconds, and one of what was left out."""
-    if ratings is not None:
-        loaded = files.read(ratings)
-        name = files.known(loaded) or Path(ratings).name
-    else:
-        loaded = movielens_like(1200, 800, 100_000).ratings if quick else movielens_like().ratings
-        name = "synthetic set like MovieLens 1M"
-    loaded = files.hold_out(loaded, TEST, SEED)
-    samples = 40 if quick else 200
+def run(quick: bool, ratings: Sequence[str] = (), rank: Sequence[int] = (10,)) -> list[Table]:
+    """For each file and each rank a table of results and one of RMSE by seconds; then what was left out."""
+    tables, left_out = [], {}
+    for name, loaded in [named(path) for path in ratings] or [made(quick)]:
+        for factors in rank:
+            found, without = compared(name, files.hold_out(loaded, TEST, SEED), factors, 40 if quick else 200)
+            tables += found
+            left_out |= without
+    return tables + [Table("Left out", [{"peer": p, "reason": why} for p, why in left_out.items()])] * bool(left_out)
+
+
+def named(path: str) -> tuple[str, Ratings]:
+    """The ratings of a file, with the name of the set if it is a known one."""
+    loaded = files.read(path)
+    return files.known(loaded) or Path(path).name, loaded
+
+
+def made(quick: bool) -> tuple[str, Ratings]:
+    """Ratings for readers who have none."""
+    drawn = movielens_like(1200, 800, 100_000) if quick else movielens_like()
+    return "synthetic set like MovieLens 1M", drawn.ratings
+
+
+def compared(name: str, loaded: Ratings, rank: int, samples: int) -> tuple[list[Table], dict[str, str]]:
+    """All methods on one split, and why some of them did not take part."""
     rounds = 2 if loaded.size < 200_000 else 1  # where it is cheap
     left_out, found, ours = {}, {}, []
     for r in range(rounds):
@@ -74,12 +89,10 @@ def run(quick: bool, ratings: str | None = None, rank: int = 10) -> list[Table]:
     compiling = float(np.median([o.compiling for o in ours]))
     size = f"{loaded.size:,} ratings, {len(loaded.users):,} × {len(loaded.items):,}"
     rows = results(found, ours, rank, samples)
-    title = f"{name}: {size}, 10 % held out; ours compiled for {compiling:.1f} s"
-    tables = [
-        Table(title, rows, [standing(name, row, rows[-1]) for row in rows[:-1]]),
-        Table("RMSE after so many seconds of learning", by_seconds(found, ours)),
-    ]
-    return tables + [Table("Left out", [{"peer": p, "reason": why} for p, why in left_out.items()])] * bool(left_out)
+    title = f"{name}, K = {rank}: {size}, 10 % held out; ours compiled for {compiling:.1f} s"
+    standings = [standing(f"{name}, K = {rank}", row, rows[-1]) for row in rows[:-1]]
+    by_time = Table(f"{name}, K = {rank}: RMSE after so many seconds of learning", by_seconds(found, ours))
+    return [Table(title, rows, standings), by_time], left_out
 
 
 def results(found: dict[str, list[Curve]], ours: list[Ours], rank: int, samples: int) -> list[dict[str, Any]]:
