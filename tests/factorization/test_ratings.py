@@ -216,13 +216,16 @@ def test_damaged_ratings_are_refused(tmp_path, some):
         files.save(some, tmp_path / "row.npy" / "below")
 
 
-def test_movielens_is_known_by_its_counts(some):
-    stars = np.repeat(np.arange(1, 6, dtype=np.float32), files.MOVIELENS_1M)
-    users, items = (np.arange(n).astype(str) for n in (6040, 3706))
+@pytest.mark.parametrize(("name", "size"), [("MovieLens 1M", 1_000_209), ("MovieLens 100k", 100_000)])
+def test_movielens_is_known_by_its_counts(some, name, size):
+    users, items, counts = files.KNOWN[name]
+    stars = np.repeat(np.arange(1, 6, dtype=np.float32), counts)
     index = np.zeros(len(stars), np.int32)
-    movielens = Ratings(users, items, index, index, stars, np.zeros(len(stars), bool))
-    assert len(stars) == 1_000_209
-    assert files.known(movielens) == "MovieLens 1M"
+    names = np.arange(users).astype(str), np.arange(items).astype(str)
+    movielens = Ratings(*names, index, index, stars, np.zeros(len(stars), bool))
+    assert len(stars) == size
+    assert files.known(movielens) == name
+    assert files.known(movielens._replace(users=names[0][1:])) is None
     stars[0] = 2
     assert files.known(movielens) is None
     assert files.known(some) is None

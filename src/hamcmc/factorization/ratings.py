@@ -16,8 +16,11 @@ from hamcmc.store.files import guard_disk, reading, replacing
 
 DUPLICATES = ("last", "mean", "error")
 BLOCK = 2**22  # entries hashed or written at once
-# Ratings of 1, 2, …, 5 stars in MovieLens 1M, by 6040 users of 3706 films
-MOVIELENS_1M = (56_174, 107_557, 261_197, 348_971, 226_310)
+# Users, films, and ratings of 1, 2, …, 5 stars
+KNOWN = {
+    "MovieLens 1M": (6040, 3706, (56_174, 107_557, 261_197, 348_971, 226_310)),
+    "MovieLens 100k": (943, 1682, (6_110, 11_370, 27_145, 34_174, 21_201)),
+}
 
 
 class Ratings(NamedTuple):
@@ -172,11 +175,11 @@ def hold_out(ratings: Ratings, fraction: float, seed: int) -> Ratings:
 
 
 def known(ratings: Ratings) -> str | None:
-    """``MovieLens 1M`` if these are its ratings, judged by published counts of users, films and stars; else None."""
+    """Which of the public sets these ratings are, judged by published counts of users, films and stars; else None."""
     stars = tuple(int((ratings.value == s).sum()) for s in (1, 2, 3, 4, 5))
-    shape = (len(ratings.users), len(ratings.items), ratings.size)
-    same = shape == (6040, 3706, sum(MOVIELENS_1M)) and stars == MOVIELENS_1M
-    return "MovieLens 1M" if same else None
+    found = (len(ratings.users), len(ratings.items), stars)
+    whole = ratings.size == sum(stars)
+    return next((name for name, counts in KNOWN.items() if whole and counts == found), None)
 
 
 def checksum(ratings: Ratings) -> str:
