@@ -1,9 +1,13 @@
 """Pages have what the kept results say, quick results stay off them, and no measured number is typed by hand."""
 
+import argparse
 import json
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
+import benchmarks.__main__ as benchmarks
 import numpy as np
 import pytest
 from benchmarks import page, plots
@@ -304,3 +308,40 @@ def test_who_is_ahead():
     assert by_time("", "", ours, 2 * ours).ahead == "hamcmc"
     assert by_time("", "", 2 * ours, ours).ahead == "peer"
     assert by_time("", "", np.array([0.5, 1.0, 2.0]), ours).ahead == "even"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"ratings": ["a.dat", "b.data"], "rank": [10, 50]}, "recommenders --ratings PATH PATH --rank 10,50"),
+        ({"ratings": (), "rank": [10]}, "recommenders --rank 10"),
+    ],
+)
+def test_a_kept_command_has_the_settings_and_not_the_paths_of_its_run(given, expected):
+    arguments = argparse.Namespace(quick=False, **given)
+    assert benchmarks.command("recommenders", arguments) == f"python -m benchmarks {expected}"
+
+
+@pytest.mark.parametrize("logged", [False, True])
+def test_a_run_is_kept_with_its_seconds(logged, monkeypatch, tmp_path):
+    """Those of the call, or of the log that several calls have filled."""
+    module = ModuleType("benchmarks.made_up")
+    vars(module)["run"] = lambda quick: [Table("a title", [{"x": 1}])]
+    if logged:
+        vars(module)["seconds_in_log"] = lambda: 1234.5
+    monkeypatch.setitem(sys.modules, "benchmarks.made_up", module)
+    monkeypatch.setattr(benchmarks, "NAMES", {"made-up": "made_up"})
+    monkeypatch.setattr(benchmarks, "fill_in", lambda console: None)
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "made-up"])
+    benchmarks.main()
+    kept = json.loads((tmp_path / "made-up.json").read_text())
+    assert kept["tables"][0]["rows"] == [{"x": 1}]
+    assert (kept["seconds"] == 1234.5) == logged
+
+
+def test_only_the_race_keeps_a_log():
+    """A function of the same name with another meaning would end a benchmark after all of its work."""
+    folder = Path(page.__file__).parent
+    named = [p.stem for p in folder.glob("*.py") if re.search(r"^def seconds_in_log\(", p.read_text(), re.MULTILINE)]
+    assert named == ["race"]

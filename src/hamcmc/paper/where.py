@@ -119,25 +119,25 @@ def settings(quick: bool) -> Record:
 def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress = silent) -> Reproduction:
     """Tune every method in every cell of the map, and draw who wins at equal gradients and at equal time.
 
-    A run that was interrupted goes on where it was: finished contests are in ``runs.json``.
+    All clocks come first: only they need a machine that does nothing else. A run that was interrupted goes on where it
+    was: clocks and finished contests are in ``runs.json``.
     """
     asked = settings(quick)
     journal = Journal(Path(out) / "runs.json")
     cells = [Cell(d, c, k) for d in asked["dimensions"] for c, k in product(asked["conditions"], stiff_counts(d))]
     found: dict[Cell, dict[str, Record]] = {cell: {} for cell in cells}
     clocks: Record = {}
-    work = sum(len(asked["memories"]) + 4 for _ in cells)
-    done = 0
     for dimension in asked["dimensions"]:
-        here = [cell for cell in cells if cell.dimension == dimension]
-        problems = {cell: problem(cell, seed) for cell in here}
-        first = problems[here[0]]
-        posterior, named = model.linear_gaussian(first.data, NOISE_VARIANCE), methods(first, asked)
         what = {"clock": dimension, "settings": asked}
-        progress(Status(done / work, f"D = {dimension}: clock"))
+        progress(Status(0.0, f"D = {dimension}: clock"))
         if (kept := journal.get(what)) is None:
-            journal.put(what, kept := clock(first, named, posterior, asked))
-        clocks[str(dimension)], seconds = kept, kept["seconds"]
+            journal.put(what, kept := clock(*posed(cells, dimension, seed, asked), asked))
+        clocks[str(dimension)] = kept
+    done, work = 0, len(cells) * (len(asked["memories"]) + 4)
+    for dimension in asked["dimensions"]:
+        problems = {cell: problem(cell, seed) for cell in cells if cell.dimension == dimension}
+        first, named, posterior = posed(cells, dimension, seed, asked)
+        seconds = clocks[str(dimension)]["seconds"]
         for name, method in named.items():
             built = method.build(posterior, first.precision, **middle(method))
             ends = (
@@ -145,7 +145,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
                 max(2, int(asked["gradients"] * seconds["SGLD"] / seconds[name])),
             )
             run = program(method, posterior, built.replicas, asked)
-            for cell in here:
+            for cell in problems:
                 progress(Status(done / work, f"D = {dimension}, κ = {cell.condition:g}, k = {cell.stiff}: {name}"))
                 what = {"cell": list(cell), "method": name, "ends": ends, "seed": seed, "settings": asked}
                 if (result := journal.get(what)) is None:
@@ -154,6 +154,14 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
                 found[cell][name] = result
                 done += 1
     return _finished(Path(out), quick, seed, asked, found, clocks)
+
+
+def posed(
+    cells: list[Cell], dimension: int, seed: int, asked: Record
+) -> tuple[Problem, dict[str, tuning.Method], Posterior]:
+    """The first problem of a dimension, the methods for it, and its posterior."""
+    first = problem(next(cell for cell in cells if cell.dimension == dimension), seed)
+    return first, methods(first, asked), model.linear_gaussian(first.data, NOISE_VARIANCE)
 
 
 def _finished(
