@@ -26,6 +26,7 @@ FIGURES = "".join((ROOT / f).read_text() for f in ("docs/figures.py", "benchmark
 INTERNAL = (
     *("_*", "*._*", "cli*", "paper*", "store.*", "target.landscape"),
     *("interop.sites", "target.lbfgs", "target.newton", "target.passes", "target.search", "target.sharded"),
+    "target.share",
     *("target.arrays", "target.view"),
     *("samplers.ensemble*", "samplers.registry", "samplers.small"),
     *("inference.ahead", "inference.candidates", "inference.checks", "inference.compiled", "inference.curvatures"),

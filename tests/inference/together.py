@@ -11,6 +11,7 @@ import numpy as np
 
 import hamcmc
 from hamcmc.inference import launch
+from hamcmc.target import sharded
 from hamcmc.target.noise import gradient_noise
 from hamcmc.target.sharded import Sharded
 
@@ -43,6 +44,14 @@ def posterior(data) -> hamcmc.Posterior:
     return hamcmc.Posterior(log_prior, log_likelihood, data, init=np.zeros(2))
 
 
+def on_disk(data: dict[str, np.ndarray], folder: Path) -> dict[str, np.ndarray]:
+    """The same arrays as memory maps, of which each process has its own here."""
+    paths = {name: folder / f"{name}{jax.process_index()}.npy" for name in data}
+    for name, path in paths.items():
+        np.save(path, data[name])
+    return {name: np.load(path, mmap_mode="r") for name, path in paths.items()}
+
+
 def runs(folder: Path, automatic: bool) -> dict[str, np.ndarray]:
     """The draws of runs on all data and on minibatches, and those of an automatic run, which takes a while."""
     model = posterior(arrays())
@@ -55,6 +64,13 @@ def runs(folder: Path, automatic: bool) -> dict[str, np.ndarray]:
     }
     shared = Sharded(model)  # also in one process, which otherwise would not draw its rows uniformly
     made["automatic minibatches"] = hamcmc.sample(shared, batch_size=100, thin=1, **quiet)
+    sharded.IN_MEMORY, held = 0.0, sharded.IN_MEMORY
+    model = posterior(on_disk(arrays(), folder))
+    made["streamed"] = hamcmc.sample(model, "sgld", batch_size=50, **how)
+    made["automatic, streamed"] = hamcmc.sample(Sharded(model), thin=1, **quiet)
+    sharded.IN_MEMORY = held
+    assert made["automatic, streamed"].settings["plan"]["regime"] == "minibatches"
+    model = posterior(arrays())
     if automatic:
         made["automatic"] = hamcmc.sample(model, out=folder / "run", progress=False)
     found = {name: result.posterior["theta"] for name, result in made.items()}

@@ -1,13 +1,17 @@
 """Sums over rows that 4 devices of this process share, and what differs from rows in one piece, as JSON."""
 
 import json
+import tempfile
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import hamcmc
-from hamcmc.target import minibatch
+from hamcmc.diagnostics import gradients
+from hamcmc.target import minibatch, sharded
+from hamcmc.target.importance import Weighted
 from hamcmc.target.noise import gradient_noise
 from hamcmc.target.passes import Passes
 from hamcmc.target.sharded import Sharded, spread
@@ -87,6 +91,47 @@ def compare(count: int) -> dict[str, float]:
     return found
 
 
+def on_disk(data: dict[str, np.ndarray], folder: Path) -> dict[str, np.ndarray]:
+    """The same arrays as memory maps."""
+    for name, x in data.items():
+        np.save(folder / f"{name}.npy", x)
+    return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in data}
+
+
+def streamed(count: int, folder: Path) -> dict[str, float]:
+    """What differs between rows in memory and rows that so many devices read from disk."""
+    plain, found = model(), {}
+    maps = on_disk({k: np.asarray(x) for k, x in plain.data.items()}, folder)
+    there = hamcmc.Posterior(plain.log_prior, plain.log_likelihood, maps, support=plain.support, init=plain.init)
+    held, sharded.IN_MEMORY = sharded.IN_MEMORY, 0.0
+    shared = Sharded(there, jax.devices()[:count])
+    sharded.IN_MEMORY = held
+    found["not on disk"] = float(not shared.streamed or Sharded(there, jax.devices()[:count]).streamed)
+    found["rows held"] = float(isinstance(shared.data.row["x"], jax.Array))
+    position = jax.tree.map(lambda x: jnp.asarray(x) + 0.3, plain.init)
+    rows = np.asarray(minibatch.draw(jax.random.key(1), 0, ROWS, 2 * BATCH, True)).reshape(2, BATCH)
+    around = hamcmc.laplace(plain, seed=1)
+    for order in (0, 1, 2):
+        views = [hamcmc.control_variate(p, around, order=order) if order else p for p in (plain, shared)]
+        views[1] = spread(views[1])
+        both = [
+            jax.jit(jax.vmap(v.grad, (None, 0)))(position, rows)
+            for v, rows in zip(views, (minibatch.gather(plain.data, jnp.asarray(rows)), shared.read(rows)))
+        ]
+        found[f"minibatches, order {order}"] = largest(*both)
+    # No anchor's gradient is known: passes over all rows, each device's on its own.
+    mode = plain.constrain(around.position)
+    anchors = [hamcmc.control_variate(p, mode, order=2) for p in (plain, shared)]
+    found["anchor"] = largest(*([v.anchor.mean_grad, v.mean_hessian] for v in anchors))
+    found["noise"] = largest(*(gradient_noise(v, around)[:2] for v in anchors))
+    found["full gradient"] = largest(*(p.full_grad(position, batch_size=30) for p in (plain, shared)))
+    found["full density"] = largest(*(p.full_log_density(position, batch_size=30) for p in (plain, shared)))
+    many = jax.tree.map(lambda x: x + 0.1 * jnp.arange(5.0).reshape(5, *[1] * x.ndim), position)
+    found["verdict's gradients"] = largest(*(gradients.at(p, many) for p in (there, shared)))
+    found["verdict's densities"] = largest(*(gradients.log_densities(p, many) for p in (there, shared)))
+    return found
+
+
 def refused(count: int) -> list[str]:
     """What is said about data and samplers that cannot be used."""
     said = []
@@ -94,6 +139,10 @@ def refused(count: int) -> list[str]:
     shared.room = lambda n: 3  # far too little
     lost = jax.jit(lambda d: shared.gathered(d, np.zeros(BATCH, np.int32)))(shared.data)
     said.append(f"finite weights: {bool(np.isfinite(np.asarray(lost.weight)).all())}")
+    shared.data = Weighted({k: np.asarray(x)[:ROWS] for k, x in shared.data.row.items()}, shared.data.weight)
+    lost = shared.read(np.zeros((2, BATCH), int))
+    said.append(f"finite weights from disk: {bool(np.isfinite(np.asarray(lost.weight)).all())}")
+    shared = Sharded(model(), jax.devices()[:count])
     for work in (
         lambda: Sharded(model(rows=count - 1), jax.devices()[:count]),
         lambda: Sharded(hamcmc.Posterior(lambda x: -(x**2)), jax.devices()[:count]),
@@ -111,4 +160,6 @@ def refused(count: int) -> list[str]:
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    print(json.dumps({"differences": compare(4), "refused": refused(4)}))
+    with tempfile.TemporaryDirectory() as scratch:
+        of_disk = streamed(4, Path(scratch))
+    print(json.dumps({"differences": compare(4), "streamed": of_disk, "refused": refused(4)}))

@@ -10,6 +10,7 @@ import pytest
 
 REFUSED = (
     "finite weights: False",
+    "finite weights from disk: False",
     "data has 3 rows, fewer than the 4 devices that share them: use fewer processes",
     "this posterior has no data that several processes could share",
     "this sampler needs the gradient of each row",
@@ -32,6 +33,12 @@ def report():
 def test_sums_are_those_of_rows_in_one_piece(report):
     assert len(report["differences"]) == 15
     for what, difference in report["differences"].items():
+        assert difference < 1e-12, what
+
+
+def test_rows_that_stay_on_disk_give_the_same_sums(report):
+    assert len(report["streamed"]) == 11
+    for what, difference in report["streamed"].items():
         assert difference < 1e-12, what
 
 

@@ -90,7 +90,7 @@ def at(posterior: Posterior, positions: PyTree, seed: int = 0) -> PyTree:
     """
     if posterior.size == 0:
         return _mapped(posterior.grad)(positions)
-    if shards_of(posterior) is not None:
+    if shards_of(posterior) is not None and not posterior.streamed:
         return _mapped(posterior.grad)(positions, posterior.data)
     count = len(jax.tree.leaves(positions)[0])
     per_row = max(1, sum(int(np.prod(x.shape[1:])) for x in jax.tree.leaves(posterior.data)))
@@ -123,6 +123,8 @@ def _on_some_rows(posterior: Posterior, positions: PyTree, rows: int, seed: int)
     """Gradients on `rows` random rows at each position, with a control variate at the mean of the positions."""
     centre = posterior.constrain(jax.tree.map(lambda x: jnp.mean(x, axis=0), positions))
     around = control_variate(posterior, centre)
+    if (shards := shards_of(posterior)) is not None:  # they share the pass; of some rows each takes all
+        around, posterior = around.over(shards.whole), shards.whole
     pool = in_memory(posterior, seed, POOL)
     size = len(jax.tree.leaves(pool)[0])
     count, rows = len(jax.tree.leaves(positions)[0]), min(rows, size)
@@ -147,8 +149,10 @@ def log_densities(posterior: Posterior, positions: PyTree) -> np.ndarray:
     """The log-density at each position, on the first rows and scaled to all data."""
     if posterior.size == 0:
         return np.asarray(jit(jax.vmap(posterior.log_density))(positions), np.float64)
-    if shards_of(posterior) is not None:
-        return np.asarray(_mapped(posterior.log_density)(positions, posterior.data), np.float64)
+    if (shards := shards_of(posterior)) is not None:
+        if not posterior.streamed:
+            return np.asarray(_mapped(posterior.log_density)(positions, posterior.data), np.float64)
+        posterior = shards.whole
     rows = jax.tree.map(lambda x: put(x[:SOME]), posterior.data) if posterior.streamed else posterior.data
     found = jit(partial(_densities, posterior))(positions, rows)
     return np.asarray(found, np.float64)

@@ -120,7 +120,10 @@ def build(job: Job) -> Callable:
     posterior, rows, data = plain(job.posterior), job.settings["batch_size"], None
     if rows is not None and (rows := max(rows, ROWS)) < posterior.size:
         some, shards = posterior.some_rows(job.keys.gradient[0], rows), shards_of(posterior)
-        data = gather(posterior.data, some) if shards is None else jit(shards.gathered)(posterior.data, some)
+        if shards is None:
+            data = gather(posterior.data, some)
+        else:
+            data = shards.read(some) if shards.streamed else jit(shards.gathered)(posterior.data, some)
 
     def one(theta, data):
         """Position, gradient and log-density at some parameters."""

@@ -13,6 +13,7 @@ from hamcmc._types import PyTree
 from hamcmc.inference.compiled import Keys
 from hamcmc.target import disk
 from hamcmc.target.posterior import Posterior
+from hamcmc.target.sharded import shards_of
 
 HELD_BYTES = 64 * 2**20  # minibatches held at once, while as many again are being read
 
@@ -57,6 +58,8 @@ class Batches:
 
     def _read(self, begin: int) -> PyTree:
         indices = self._posterior.found(np.asarray(self._drawn(begin)))
+        if (shards := shards_of(self._posterior)) is not None:
+            return shards.read(indices)
         return jax.tree.map(lambda x: disk.on_device(disk.rows(x, indices)), self._posterior.data)
 
 

@@ -242,9 +242,13 @@ def _reduced(grads: Callable[[PyTree, PyTree], PyTree], position: PyTree, miniba
 
 
 def _full_mean_grad(posterior: Posterior, position: PyTree, batch_size: int) -> PyTree:
-    """ḡ(θ) over all data in passes of `batch_size`, summed in double precision; in one where devices share rows."""
-    if "shards" in vars(posterior):
-        return jit(posterior.mean_likelihood_grad)(position, posterior.data)
+    """ḡ(θ) over all data in passes of `batch_size`, summed in double precision; in one where devices hold the rows."""
+    if (share := vars(posterior).get("share")) is not None:
+        if not posterior.streamed:
+            return jit(posterior.mean_likelihood_grad)(position, posterior.data)
+        flat, restore = ravel_pytree(_full_mean_grad(share.held, position, batch_size))
+        (total,) = share.total([share.held.size * np.asarray(flat, np.float64)])
+        return restore(jnp.asarray(total / posterior.size, flat.dtype))
     grad = jit(posterior.mean_likelihood_grad)
     total = jax.tree.map(lambda x: np.zeros(x.shape), position)
 

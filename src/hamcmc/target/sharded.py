@@ -3,10 +3,15 @@
 Each device holds a range of rows. A gradient is the mean of what the devices make of their own rows, by one message:
 all devices gather the parts and add them up in the same order. So the outcome is the same everywhere, and does not
 depend on when a message arrives. Everything else, positions and draws above all, is the same on every device.
+
+Memory maps whose rows fit into the memory of the machines are read once. Otherwise they stay on disk: each process
+reads its own rows of each minibatch, and its own part in passes over all data.
 """
 
 import copy
 import math
+import os
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,9 +31,11 @@ from hamcmc.target.estimators import ControlVariate
 from hamcmc.target.importance import Weighted
 from hamcmc.target.passes import plain
 from hamcmc.target.posterior import Posterior, name_of
+from hamcmc.target.share import Share
 from hamcmc.target.view import View
 
 AXIS = "rows"  # the name of the mesh's only axis
+IN_MEMORY = 0.5  # of a machine's memory: if the rows of its processes need more, they stay on disk
 RARE = 1e-18  # the chance that a minibatch has more rows of a device than there is room for
 
 
@@ -44,7 +51,7 @@ class Sharded(Posterior):
     """A posterior whose rows are shared out over devices.
 
     Its density is that of the given posterior. All processes make it together, each from the same posterior, of which a
-    process keeps its own rows. Memory maps are read in this range alone.
+    process keeps its own rows. Memory maps are read in this range alone, or stay on disk.
 
     Args:
         posterior: the posterior, or a view of it with another gradient estimator.
@@ -56,7 +63,10 @@ class Sharded(Posterior):
         shards: the posterior itself, by which :func:`shards_of` finds it behind views of it.
         mesh: the devices.
         bounds: (P + 1,), the first row of each device, and N.
-        data: the rows of all devices with their weights, in arrays that are spread over the mesh.
+        streamed: whether the rows stay on disk.
+        data: the rows of all devices with their weights, in arrays that are spread over the mesh; of streamed data the
+            memory maps, with weights of 1.
+        whole: of streamed data, the model with all rows, for what every process looks at alike.
     """
 
     def __init__(self, posterior: Posterior, devices: Sequence[Any] | None = None):
@@ -64,17 +74,28 @@ class Sharded(Posterior):
         count, self.size = len(chosen), posterior.size
         self._checksum = _processes.all_or_none(lambda: _checked(posterior, count), ValueError)
         _require_same(posterior, self._checksum)
-        self.shards, self.mesh, self.streamed = self, Mesh(np.asarray(chosen), (AXIS,)), False
+        self.shards, self.mesh = self, Mesh(np.asarray(chosen), (AXIS,))
         self.bounds = np.arange(count + 1) * self.size // count
+        large = self._too_large(posterior)  # which all processes must ask, because each waits for the others
+        self.streamed = _processes.agreed(posterior.streamed and large)
         self.length = int(np.diff(self.bounds).max())  # rows of each device, with those that fill them up
         importance = posterior.settings.get("rows") == "importance"
+        if importance and self.streamed:
+            raise ValueError(
+                "rows that stay on disk cannot be drawn by importance where several processes share them: leave "
+                "importance=True out"
+            )
         self._needs_batches = importance
         chance = np.add.reduceat(posterior.probabilities, self.bounds[:-1]) if importance else None  # type: ignore[attr-defined]
         self._largest = float(np.diff(self.bounds).max() / self.size if chance is None else chance.max())
-        self.data = Weighted(jax.tree.map(self._spread, posterior.data), self._spread(None))
+        if self.streamed:
+            ones = np.broadcast_to(np.ones((), jnp.zeros(()).dtype), self.size)  # which takes no memory
+            self.data, self.whole = Weighted(posterior.data, ones), plain(posterior)
+        else:
+            self.data, self.whole = Weighted(jax.tree.map(self._spread, posterior.data), self._spread(None)), None
         rows = self.data.row.row if importance else self.data.row
         without = _without_data(posterior)
-        self.share = Share(plain(without), rows, self)
+        self.share = Share(plain(without), rows, self.bounds, [i for i, _ in self._mine()], self.streamed)
         self.init = posterior.init if posterior.init is not None else plain(posterior).init
         self._use(without.over(Weighing(without.plain)) if isinstance(without, ControlVariate) else Weighing(without))
 
@@ -130,13 +151,13 @@ class Sharded(Posterior):
         """Those of rows with weights."""
         return self.local.log_likelihoods(parameters, rows)
 
-    def full_grad(self, position: PyTree, *, batch_size: int = 8192) -> PyTree:
-        """The gradient of the log-density on all data. Each device takes all of its rows at once."""
-        return jit(self.grad)(position, self.data)
-
-    def full_log_density(self, position: PyTree, *, batch_size: int = 8192) -> Array:
-        """The log-density on all data. Each device takes all of its rows at once."""
-        return jit(self.log_density)(position, self.data)
+    def _over_all_data(self, position: PyTree, batch_size: int) -> tuple[Array, PyTree]:
+        if not self.streamed:  # each device takes all of its rows at once
+            return jit(jax.value_and_grad(self.log_density))(position, self.data)
+        held = self.share.held
+        prior, restore = ravel_pytree(held._prior_value_and_grad(position))
+        own = ravel_pytree(held._over_all_data(position, batch_size))[0]
+        return restore(prior + self.share.total([np.asarray(own - prior)])[0].astype(prior.dtype))
 
     def _total(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
         """The mean over devices of a function of a position and of the device's own rows."""
@@ -197,6 +218,30 @@ class Sharded(Posterior):
         into = PartitionSpec(*[None] * (indices.ndim - 1), AXIS)
         return jax.shard_map(each, mesh=self.mesh, in_specs=places, out_specs=into, check_vma=False)(data, indices)
 
+    def read(self, indices: np.ndarray) -> Weighted:
+        """Minibatches as those of :meth:`gathered`, from disk: each process reads the rows of its own devices."""
+        n, leading = indices.shape[-1], indices.shape[:-1]
+        room = self.room(n)
+        where = NamedSharding(self.mesh, PartitionSpec(*[None] * len(leading), AXIS))
+        parts: list[list[Array]] = []
+        for i, device in self._mine():
+            first, end = self.bounds[i : i + 2]
+            own = (indices >= first) & (indices < end)
+            count = own.sum(-1, keepdims=True)
+            real = np.arange(room) < count
+            order = np.argsort(~own, -1, kind="stable")[..., :room]  # own rows in their order, then others
+            taken = np.where(real, np.take_along_axis(indices, order, -1), first)
+            weight = np.where(real, self.mesh.size * room / n, 0.0)
+            weight = np.where(count > room, np.nan, weight).astype(self.data.weight.dtype)  # a wrong sum must not pass
+            found = [*(disk.rows(x, taken) for x in jax.tree.leaves(self.data.row)), weight]
+            parts.append([jax.device_put(x, device, may_alias=True) for x in found])
+
+        def joined(*of_devices: Array) -> Array:
+            shape = (*leading, self.mesh.size * room, *of_devices[0].shape[len(leading) + 1 :])
+            return jax.make_array_from_single_device_arrays(shape, where, list(of_devices))
+
+        return jax.tree.unflatten(jax.tree.structure(self.data), [joined(*leaf) for leaf in zip(*parts)])
+
     # --- arrays on the mesh ---
 
     def place(self, tree: PyTree) -> PyTree:
@@ -225,49 +270,21 @@ class Sharded(Posterior):
 
         return jax.make_array_from_callback(shape, NamedSharding(self.mesh, PartitionSpec(AXIS)), rows_of)
 
+    def _mine(self) -> list[tuple[int, Any]]:
+        """The devices of this process, with their numbers."""
+        return [(i, d) for i, d in enumerate(self.mesh.devices) if d.process_index == jax.process_index()]
+
+    def _too_large(self, posterior: Posterior) -> bool:
+        """Whether the rows of this machine's processes would take too much of its memory."""
+        hosts = _processes.texts(socket.gethostname())
+        here = [hosts[d.process_index] == hosts[jax.process_index()] for d in self.mesh.devices]
+        row = sum(x.nbytes // len(x) for x in jax.tree.leaves(posterior.data))
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return bool(row * np.diff(self.bounds)[here].sum() > IN_MEMORY * memory)
+
     def checksum(self) -> str:
         """SHA-256 of the whole data and of the estimator, as in a run on one device."""
         return self._checksum
-
-
-class Share:
-    """The rows that a process holds, for sums that are made on the host.
-
-    Attributes:
-        held: the model with these rows alone.
-        first: the number of its first row.
-    """
-
-    def __init__(self, model: Posterior, rows: PyTree, shards: Sharded):
-        mine = [i for i, d in enumerate(shards.mesh.devices) if d.process_index == jax.process_index()]
-        lengths = np.diff(shards.bounds)[mine]
-
-        def own(x: Array) -> Array:
-            parts = sorted(x.addressable_shards, key=lambda s: s.index[0].start or 0)
-            if len(parts) == 1 and lengths[0] == shards.length:
-                return parts[0].data
-            return jax.device_put(np.concatenate([np.asarray(p.data)[:n] for p, n in zip(parts, lengths)]))
-
-        self.held = copy.copy(model)
-        self.held.data, self.held.size = jax.tree.map(own, rows), int(lengths.sum())
-        self.first = int(shards.bounds[mine[0]])
-
-    def own(self, rows: np.ndarray | None) -> np.ndarray | None:
-        """Those of some rows that are here, by their numbers here."""
-        if rows is None:
-            return None
-        here = rows - self.first
-        return here[(here >= 0) & (here < self.held.size)]
-
-    def view(self, posterior: Posterior) -> Posterior:
-        """A posterior, or a view of it with a control variate, on the rows that are here alone."""
-        return posterior.over(self.held) if isinstance(posterior, ControlVariate) else self.held
-
-    def total(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The sums over processes of arrays in double precision, in the order of the processes and by one message."""
-        flat = np.concatenate([np.ravel(x) for x in arrays]).astype(np.float64)
-        summed = np.split(_processes.gathered(flat).sum(0), np.cumsum([x.size for x in arrays])[:-1])
-        return [part.reshape(x.shape) for part, x in zip(summed, arrays)]
 
 
 def shards_of(posterior: Posterior) -> Sharded | None:
