@@ -12,7 +12,9 @@ rows, random numbers, the likelihood between X and Xᵀ, and the sampler.
 
 The column "gradient" is a loop with the gradients of the same replicas by `posterior.grad`, on rows in place: what is
 between it and the peer is the user's likelihood, and what is between it and the iteration is the sampler's and the
-gather's. It has X θ̂ only once, because that does not change from turn to turn.
+gather's. It has X θ̂ only once, because that does not change from turn to turn. "Rows" is a loop that draws the rows of
+the minibatches, gathers them and adds them up, lest the compiler leave the gather out, and "noise" one that draws the normal numbers of a step. No sampler on minibatches can
+do without these three, so their sum over the products bounds the ratio of any iteration that is made of them.
 """
 
 from collections.abc import Callable
@@ -25,6 +27,7 @@ from jax import Array, lax
 from benchmarks.measure import Burst, Table, interleave, microseconds, ratio
 from hamcmc.inference import auto, schedules
 from hamcmc.inference import compiled as loop
+from hamcmc.samplers.noise import standard_normal
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
 
@@ -46,8 +49,11 @@ def run(quick: bool) -> list[Table]:
                 "long": iteration(prepared, batch_size, iterations, loop.MANY),
                 "gradient": gradients(prepared, batch_size, iterations),
                 "products": products(prepared, batch_size, iterations),
+                "rows": drawn_rows(prepared, batch_size, iterations),
+                "noise": noise(prepared, iterations),
             }
             t = interleave(bursts, 5 if quick else 15)
+            parts = t["gradient"] + t["rows"] + t["noise"]
             rows.append(
                 {
                     "D": dimension,
@@ -55,10 +61,13 @@ def run(quick: bool) -> list[Table]:
                     "iteration, µs": microseconds(t["short"], iterations),
                     "in a long run, µs": microseconds(t["long"], iterations),
                     "gradient, µs": microseconds(t["gradient"], iterations),
+                    "rows, µs": microseconds(t["rows"], iterations),
+                    "noise, µs": microseconds(t["noise"], iterations),
                     "products, µs": microseconds(t["products"], iterations),
                     "iteration / products (goal ≤ 1.5)": ratio(t["short"], t["products"]),
                     "in a long run / products": ratio(t["long"], t["products"]),
                     "gradient / products": ratio(t["gradient"], t["products"]),
+                    "(gradient + rows + noise) / products": ratio(parts, t["products"]),
                 }
             )
     return [Table("An iteration of the automatic sampler on minibatches against its matrix products", rows)]
@@ -154,3 +163,35 @@ def products(p: auto.Prepared, batch_size: int, iterations: int) -> Burst:
         return jax.vmap(one)(z, x)
 
     return repeated(turn, positions(p), iterations, rows_of(p, batch_size).row["x"], root, centre)
+
+
+def drawn_rows(p: auto.Prepared, batch_size: int, iterations: int) -> Burst:
+    """Nothing but drawing the rows of minibatches, many iterations at once, and gathering them."""
+    keys = loop.keys(0, ENSEMBLES).batch
+
+    @jax.jit
+    def run(data: dict, keys: Array) -> Array:
+        def at(t: Array) -> Array:
+            return jax.vmap(lambda key: p.posterior.minibatch_indices(key, t, batch_size, True))(keys)
+
+        indices = jax.vmap(at)(jnp.arange(iterations))
+
+        def turn(t: Array, total: Array) -> Array:
+            leaves = jax.tree.leaves(minibatch.gather(data, indices[t]))
+            return total + sum(x.astype(total.dtype).sum() for x in leaves)
+
+        return lax.fori_loop(0, iterations, turn, jnp.zeros(()))
+
+    return lambda: run(p.posterior.data, keys)
+
+
+def noise(p: auto.Prepared, iterations: int) -> Burst:
+    """Nothing but the normal numbers of the steps."""
+    start, keys = positions(p), loop.keys(0, ENSEMBLES).step
+
+    @jax.jit
+    def run(z: Array, keys: Array) -> Array:
+        of_step = jax.vmap(lambda t: jax.vmap(jax.random.fold_in, (0, None))(keys, t))(jnp.arange(iterations))
+        return lax.fori_loop(0, iterations, lambda t, z: z + jax.vmap(standard_normal)(of_step[t], z), z)
+
+    return lambda: run(start, keys)
