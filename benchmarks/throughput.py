@@ -13,8 +13,9 @@ rows, random numbers, the likelihood between X and Xᵀ, and the sampler.
 The column "gradient" is a loop with the gradients of the same replicas by `posterior.grad`, on rows in place: what is
 between it and the peer is the user's likelihood, and what is between it and the iteration is the sampler's and the
 gather's. It has X θ̂ only once, because that does not change from turn to turn. "Rows" is a loop that draws the rows of
-the minibatches, gathers them and adds them up, lest the compiler leave the gather out, and "noise" one that draws the normal numbers of a step. No sampler on minibatches can
-do without these three, so their sum over the products bounds the ratio of any iteration that is made of them.
+the minibatches, gathers them and adds them up, lest the compiler leave the gather out. "Noise" is one that draws the
+normal numbers of a step. No sampler on minibatches can do without these three, so their sum over the products bounds
+the ratio of any iteration that is made of them.
 """
 
 from collections.abc import Callable
