@@ -206,3 +206,26 @@ def test_one_more_hessian_spares_passes_over_all_data(monkeypatch):
     assert found[20.0][0] < found[0.0][0]
     sd = np.sqrt(np.diag(np.linalg.inv(modes.precision)))
     assert (np.abs(found[20.0][1] - found[0.0][1]) < 0.05 * sd).all()
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "expected"),
+    [
+        ("0::/job/step\n", {"sys/fs/cgroup/job/memory.max": "5000", "sys/fs/cgroup/job/step/memory.max": "max"}, 5000),
+        ("0::/job/step\n", {"sys/fs/cgroup/job/memory.max": "7000", "sys/fs/cgroup/job/step/memory.max": "6000"}, 6000),
+        ("3:memory:/job\n2:cpu:/\n", {"sys/fs/cgroup/memory/job/memory.limit_in_bytes": "4000"}, 4000),
+        ("0::/\n", {"memory.max": "1"}, None),  # above the top of the groups
+        ("0::/job\n", {"sys/fs/cgroup/job/memory.max": str(2**63)}, None),
+        (None, {}, None),
+    ],
+)
+def test_memory_is_what_the_control_groups_leave(tmp_path, groups, limits, expected):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    if groups is not None:
+        (tmp_path / "proc/self/cgroup").write_text(groups)
+    for name, text in limits.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert disk.memory(tmp_path) == (expected or machine)
+    assert 0 < disk.memory() <= machine

@@ -6,6 +6,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,6 +18,9 @@ from hamcmc._types import PyTree
 WORKERS = min(4, os.cpu_count() or 1)  # chunks that are read and computed side by side; more hold more memory
 
 ALIGNMENT = 64  # bytes; JAX computes in place on an array that begins at a multiple, and copies all others
+
+# Where control groups of version 2 and 1 have the limit of a process's memory
+LIMITS = {"": ("sys/fs/cgroup", "memory.max"), "memory": ("sys/fs/cgroup/memory", "memory.limit_in_bytes")}
 
 GATHERED = 2**22  # bytes of single rows that are read at once
 
@@ -122,6 +126,41 @@ def _advise(held: mmap.mmap, advice: str, begin: int, length: int) -> None:
     """Tell the system what will be read, where it can be told."""
     if hasattr(mmap, advice):
         held.madvise(getattr(mmap, advice), begin, length)
+
+
+def memory(root: Path = Path("/")) -> int:
+    """Bytes that this process may use: the machine's memory, or the least limit of its control groups.
+
+    Slurm and containers limit a process in this way.
+
+    Args:
+        root: where ``proc`` and ``sys`` are.
+    """
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        groups = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:  # a system without control groups
+        return found
+    for line in groups:
+        _, kind, path = line.split(":", 2)
+        if kind not in LIMITS:
+            continue
+        top, file = LIMITS[kind]
+        group = root / top / path.strip("/")
+        for folder in (group, *group.parents):
+            limit = _text(folder / file)
+            found = min(found, int(limit)) if limit.isdigit() else found
+            if folder == root / top:
+                break
+    return found
+
+
+def _text(path: Path) -> str:
+    """What a file says, or nothing."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
 
 
 def ahead(

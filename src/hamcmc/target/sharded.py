@@ -10,7 +10,6 @@ reads its own rows of each minibatch, and its own part in passes over all data.
 
 import copy
 import math
-import os
 import socket
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -279,8 +278,7 @@ class Sharded(Posterior):
         hosts = _processes.texts(socket.gethostname())
         here = [hosts[d.process_index] == hosts[jax.process_index()] for d in self.mesh.devices]
         row = sum(x.nbytes // len(x) for x in jax.tree.leaves(posterior.data))
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return bool(row * np.diff(self.bounds)[here].sum() > IN_MEMORY * memory)
+        return bool(row * np.diff(self.bounds)[here].sum() > IN_MEMORY * disk.memory())
 
     def checksum(self) -> str:
         """SHA-256 of the whole data and of the estimator, as in a run on one device."""
