@@ -2,6 +2,7 @@
 
 import os
 import threading
+from itertools import pairwise
 
 import jax.numpy as jnp
 import numpy as np
@@ -229,3 +230,39 @@ def test_memory_is_what_the_control_groups_leave(tmp_path, groups, limits, expec
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert disk.memory(tmp_path) == (expected or machine)
     assert 0 < disk.memory() <= machine
+
+
+@pytest.mark.parametrize("first", [0, 1000])
+@pytest.mark.parametrize(("gap", "advice"), [(2, "SEQUENTIAL"), (15, "SEQUENTIAL"), (17, "RANDOM")])
+def test_rows_near_to_each_other_are_read_with_all_between_them(tmp_path, monkeypatch, first, gap, advice):
+    """Rows of a page each: up to 16 pages for each row are read in one go; of more each row is read on its own."""
+    said, tell = [], disk._advise
+    monkeypatch.setattr(disk, "_advise", lambda held, *what: said.append(what) or tell(held, *what))
+    x = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float64, (4000, 512))
+    x[:] = np.arange(4000.0)[:, None]
+    which = 3 + gap * np.arange(100)
+    assert_array_equal(disk.rows(x[first:], which)[:, 0], first + which)
+    assert [what[0] for what in said] == [f"MADV_{advice}", "MADV_NORMAL"]
+
+
+def test_a_part_of_the_rows_is_read_in_the_order_of_the_file(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(SIZE, D)))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    found, read = [], disk.rows
+
+    def rows(x, which):
+        if not isinstance(which, slice):  # which a look at the types reads
+            found.append(which)
+        return read(x, which)
+
+    monkeypatch.setattr(disk, "rows", rows)
+    monkeypatch.setattr(passes, "CHUNK", 300)
+    posterior = hamcmc.Posterior(lambda t: -jnp.sum(t**2), lambda t, row: -jnp.sum((row - t) ** 2), mapped)
+    sums = passes.Passes(posterior, jnp.zeros(D))
+    chosen = np.random.default_rng(1).permutation(SIZE)[:1000]
+    value, _ = sums.value_and_grad(np.zeros(D), chosen)
+    assert value.likelihood == pytest.approx(-SIZE / 1000 * np.sum(np.asarray(mapped)[chosen] ** 2), rel=1e-5)
+    assert len(found) > 5
+    assert sorted(np.concatenate(found).tolist()) == sorted(chosen.tolist())
+    ranges = sorted((which.min(), which.max()) for which in found)
+    assert all(before[1] < after[0] for before, after in pairwise(ranges))

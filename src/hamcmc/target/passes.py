@@ -231,6 +231,8 @@ class Passes:
             yield None
             return
         rows = rows if self._own is None else self._own.own(rows)
+        if rows is not None and self._held.streamed:
+            rows = np.sort(rows)  # so that those of a chunk are near to each other on disk
         count = self._held.size if rows is None else len(rows)
         for start in range(0, count, self.chunk):
             yield Places(start, min(start + self.chunk, count), rows)
@@ -245,8 +247,8 @@ class Passes:
         if not self._held.streamed:
             place = np.minimum(np.arange(at.start, at.start + self.chunk), at.stop - 1)
             return self._held.data, put(place if at.rows is None else at.rows[place], np.int32), weights
-        taken = slice(at.start, at.stop)  # chosen rows are read in the order in which they are on disk
-        taken = taken if at.rows is None else np.sort(at.rows[taken])
+        taken = slice(at.start, at.stop)
+        taken = taken if at.rows is None else at.rows[taken]
 
         def read(x: np.ndarray) -> Array:
             return disk.on_device(_padded(disk.rows(x, taken), self.chunk))
