@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from benchmarks.measure import Burst, Table, interleave, ratio
+from benchmarks.measure import Burst, Table, interleave, ratio, require_kernels
 from hamcmc.factorization import native
 from hamcmc.factorization.native import Blocks, twin
 from hamcmc.samplers import noise
@@ -34,6 +34,7 @@ class Ratings(NamedTuple):
 
 def run(quick: bool) -> list[Table]:
     """Gradients at two ranks, then noise."""
+    require_kernels()
     ratings = simulate(np.random.default_rng(0))
     rounds = 11 if quick else 41
     rows = [row for rank in (10, 50) for row in gradients(ratings, rank, rounds)]

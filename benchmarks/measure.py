@@ -82,3 +82,11 @@ def microseconds(seconds: np.ndarray, iterations: int) -> float:
 def installed() -> dict[str, str]:
     """Versions of Python and of those packages that are there."""
     return versions(*(name for name in PACKAGES if find_spec(PACKAGES[name])))
+
+
+def require_kernels() -> None:
+    """End unless the C++ kernels of factorization are there: its form in XLA takes many times as long."""
+    from hamcmc.factorization.native.library import available
+
+    if not (found := available()):
+        raise SystemExit(f"this would not measure what users have: {found.why_not}")

@@ -10,7 +10,7 @@ import tempfile
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.measure import Table
+from benchmarks.measure import Table, require_kernels
 from hamcmc.factorization import run as runs
 from hamcmc.factorization.problem import Request
 from hamcmc.factorization.synthetic import movielens_like
@@ -21,6 +21,7 @@ WAYS = {"1 process, 1 thread": (1, 1), "1 process, 2 threads": (1, 2), "2 proces
 
 def run(quick: bool) -> list[Table]:
     """Medians over interleaved rounds."""
+    require_kernels()
     ratings = movielens_like(ratings=200_000 if quick else 1_000_209).ratings
     rounds, rows = (1, []) if quick else (2, [])
     with tempfile.TemporaryDirectory() as folder:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from benchmarks.measure import Against, Table
+from benchmarks.measure import Against, Table, require_kernels
 from hamcmc.factorization import ratings as files
 from hamcmc.factorization.ratings import Ratings
 from hamcmc.factorization.run import factorize
@@ -53,6 +53,7 @@ class Ours(NamedTuple):
 
 def run(quick: bool, ratings: Sequence[str] = (), rank: Sequence[int] = (10,)) -> list[Table]:
     """For each file and each rank a table of results and one of RMSE by seconds; then what was left out."""
+    require_kernels()
     tables, left_out = [], {}
     for name, loaded in [named(path) for path in ratings] or [made(quick)]:
         for factors in rank:
