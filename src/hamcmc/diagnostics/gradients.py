@@ -11,7 +11,7 @@ from jax import Array, lax
 from hamcmc._compile import jit, put
 from hamcmc._types import PyTree
 from hamcmc.target import minibatch
-from hamcmc.target.estimators import control_variate
+from hamcmc.target.estimators import ControlVariate, control_variate
 from hamcmc.target.frozen import is_function
 from hamcmc.target.landscape import in_memory
 from hamcmc.target.posterior import Posterior
@@ -123,8 +123,10 @@ def _on_some_rows(posterior: Posterior, positions: PyTree, rows: int, seed: int)
     """Gradients on `rows` random rows at each position, with a control variate at the mean of the positions."""
     centre = posterior.constrain(jax.tree.map(lambda x: jnp.mean(x, axis=0), positions))
     around = control_variate(posterior, centre)
-    if (shards := shards_of(posterior)) is not None:  # they share the pass; of some rows each takes all
-        around, posterior = around.over(shards.whole), shards.whole
+    shards = shards_of(posterior)
+    if isinstance(around, ControlVariate) and shards is not None and shards.on_disk is not None:
+        # Processes share the pass. Of some rows each process takes all.
+        around, posterior = around.over(shards.on_disk), shards.on_disk
     pool = in_memory(posterior, seed, POOL)
     size = len(jax.tree.leaves(pool)[0])
     count, rows = len(jax.tree.leaves(positions)[0]), min(rows, size)
@@ -150,9 +152,9 @@ def log_densities(posterior: Posterior, positions: PyTree) -> np.ndarray:
     if posterior.size == 0:
         return np.asarray(jit(jax.vmap(posterior.log_density))(positions), np.float64)
     if (shards := shards_of(posterior)) is not None:
-        if not posterior.streamed:
+        if shards.on_disk is None:
             return np.asarray(_mapped(posterior.log_density)(positions, posterior.data), np.float64)
-        posterior = shards.whole
+        posterior = shards.on_disk
     rows = jax.tree.map(lambda x: put(x[:SOME]), posterior.data) if posterior.streamed else posterior.data
     found = jit(partial(_densities, posterior))(positions, rows)
     return np.asarray(found, np.float64)

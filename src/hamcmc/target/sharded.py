@@ -65,7 +65,7 @@ class Sharded(Posterior):
         streamed: whether the rows stay on disk.
         data: the rows of all devices with their weights, in arrays that are spread over the mesh; of streamed data the
             memory maps, with weights of 1.
-        whole: of streamed data, the model with all rows, for what every process looks at alike.
+        on_disk: of streamed data, the model with all rows, for what every process looks at alike.
     """
 
     def __init__(self, posterior: Posterior, devices: Sequence[Any] | None = None):
@@ -89,9 +89,9 @@ class Sharded(Posterior):
         self._largest = float(np.diff(self.bounds).max() / self.size if chance is None else chance.max())
         if self.streamed:
             ones = np.broadcast_to(np.ones((), jnp.zeros(()).dtype), self.size)  # which takes no memory
-            self.data, self.whole = Weighted(posterior.data, ones), plain(posterior)
+            self.data, self.on_disk = Weighted(posterior.data, ones), plain(posterior)
         else:
-            self.data, self.whole = Weighted(jax.tree.map(self._spread, posterior.data), self._spread(None)), None
+            self.data, self.on_disk = Weighted(jax.tree.map(self._spread, posterior.data), self._spread(None)), None
         rows = self.data.row.row if importance else self.data.row
         without = _without_data(posterior)
         self.share = Share(plain(without), rows, self.bounds, [i for i, _ in self._mine()], self.streamed)
