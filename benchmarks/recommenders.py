@@ -137,7 +137,8 @@ def standing(data: str, peer: dict[str, Any], ours: dict[str, Any]) -> Against:
     """Who has the smaller error at the end, and how long each took."""
     both = "; ".join(f"{r['RMSE']} in {r['seconds']} s" for r in (ours, peer))
     ahead = "hamcmc" if float(ours["RMSE"]) <= float(peer["RMSE"]) else "peer"
-    both += f"; ours is where it ends after {peer['ours after']} s"
+    after = peer["ours after"]
+    both += "; ours is never where it ends" if after == "never" else f"; ours is where it ends after {after} s"
     return Against(peer["method"].split(",")[0], f"test RMSE, {data}", both, ahead)
 
 
