@@ -21,6 +21,7 @@ from hamcmc._types import PyTree
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = np.uint32(0x1BD11BDA)
 KEPT = 256  # noise of this size or more is computed once and kept
+KEPT_IN_ROWS = 64  # likewise for arrays with several axes, which XLA cannot vectorise where it fuses their reshape
 PAIRED = 2**15  # single-precision noise of this size or more is made in pairs
 
 
@@ -36,7 +37,7 @@ def normal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     dtype, size, words = jnp.dtype(dtype), math.prod(shape), jax.random.key_data(key)
     if dtype not in (jnp.float32, jnp.float64) or words.shape != (2,) or size >= 2**32:
         return jax.random.normal(key, shape, dtype)  # another generator, or a case too rare to write out
-    if size < KEPT:
+    if size < (KEPT if len(shape) < 2 else KEPT_IN_ROWS):
         return from_counts(words, lax.iota(jnp.uint32, size), dtype).reshape(shape)
     if dtype == jnp.float32 and size >= PAIRED:
         pairs = kept(lambda count: pairs_from_counts(words, count), (size + 1) // 2)
