@@ -2,8 +2,9 @@
 
 The iteration is what `hamcmc.sample` compiles when it decides on minibatches: two ensembles of replicas in white
 coordinates, gradients with a second-order control variate, rows drawn by importance, draws, infos, moments and the
-guard against NaN. Here both ensembles are batched in one program; `hamcmc.sample` runs them side by side. The posterior
-is a logistic regression. A run of 30,000 iterations or more ("in a long run") gets all optimisations of the compiler.
+guard against NaN. The two ensembles run side by side, each in a thread of its own, as `hamcmc.sample` runs them, and so
+do the two loops of everything that is measured here. The posterior is a logistic regression. A run of 30,000 iterations
+or more ("in a long run") gets all optimisations of the compiler.
 
 The peer is a compiled loop with nothing but the matrix products that the estimator consists of, on rows that are
 already in place: for all replicas θ = θ̂ + S z; for the gradient there X θ and Xᵀ times n numbers; for the control
@@ -19,6 +20,8 @@ the ratio of any iteration that is made of them.
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,13 +29,15 @@ import numpy as np
 from jax import Array, lax
 
 from benchmarks.measure import Burst, Table, interleave, microseconds, ratio
+from hamcmc._types import PyTree
 from hamcmc.inference import auto, schedules
 from hamcmc.inference import compiled as loop
 from hamcmc.samplers.noise import standard_normal
 from hamcmc.target import minibatch
 from hamcmc.target.posterior import Posterior
 
-SIZES = {10: (100_000, 1000), 100: (100_000, 300), 1000: (20_000, 40)}  # D: N and iterations of a burst
+# D: N and iterations of a burst, of which starting two threads must be a small part
+SIZES = {10: (100_000, 10_000), 100: (100_000, 3000), 1000: (20_000, 200)}
 BATCHES = (50, 500)
 ENSEMBLES = 2
 TINY = 1e-20  # ties a result to the next turn of a loop, and changes nothing
@@ -96,24 +101,28 @@ def logistic(dimension: int, size: int) -> Posterior:
     return Posterior(log_prior, log_likelihood, {"x": x, "y": y}, init=np.zeros(dimension, np.float32))
 
 
+def side_by_side(run: Callable[[int], Any]) -> Burst:
+    """Run something for each ensemble in a thread of its own."""
+    threads = ThreadPoolExecutor(ENSEMBLES)
+    return lambda: list(threads.map(lambda e: jax.block_until_ready(run(e)), range(ENSEMBLES)))
+
+
 def iteration(p: auto.Prepared, batch_size: int, iterations: int, planned: int) -> Burst:
     """The compiled loop that `hamcmc.sample` runs, for a run of so many planned iterations."""
     schedule, thin = schedules.Constant(p.plan.step_size), 2
     slots = -(-iterations // thin)
-    settings = {"batch_size": batch_size, "replace": True, "chains": ENSEMBLES, "thin": thin, "slots": slots}
+    settings = {"batch_size": batch_size, "replace": True, "chains": 1, "thin": thin, "slots": slots}
     segment = loop.build(p.posterior, p.sampler, schedule, **settings)
-    keys = loop.keys(0, ENSEMBLES, p.sampler.replicas)
-    carried = [jax.vmap(p.sampler.init)(p.starts.reshape(ENSEMBLES, p.sampler.replicas, -1))]
+    keys = loop.split_keys(loop.keys(0, ENSEMBLES, p.sampler.replicas), ENSEMBLES)
+    states = [jax.vmap(p.sampler.init)(z[None]) for z in positions(p)]
+    program = loop.Traced(segment, (p.posterior.data, states[0], keys[0], 0, iterations, 0, True), planned).program
 
-    given = (p.posterior.data, carried[0], keys, 0, iterations, 0, True)
-    program = loop.Traced(segment, given, planned).program
-
-    def burst() -> Array:
-        result = program(p.posterior.data, carried[0], keys, 0, iterations, 0, True)
-        carried[0] = result.state  # the loop takes its state's memory over
+    def run(e: int) -> Array:
+        result = program(p.posterior.data, states[e], keys[e], 0, iterations, 0, True)
+        states[e] = result.state  # the loop takes its state's memory over
         return result.draws
 
-    return burst
+    return side_by_side(run)
 
 
 def positions(p: auto.Prepared) -> Array:
@@ -121,49 +130,45 @@ def positions(p: auto.Prepared) -> Array:
     return jnp.asarray(p.starts.reshape(ENSEMBLES, p.sampler.replicas, -1))
 
 
-def rows_of(p: auto.Prepared, batch_size: int) -> dict:
+def rows_of(p: auto.Prepared, batch_size: int) -> Any:
     """A minibatch for each ensemble."""
     rows = np.random.default_rng(0).integers(0, p.posterior.size, (ENSEMBLES, batch_size))
     return minibatch.gather(p.posterior.data, jnp.asarray(rows))
 
 
-def repeated(turn: Callable, start: Array, iterations: int, *given: Array) -> Burst:
-    """A compiled loop of ``z <- start + TINY turn(z, …)``."""
+def repeated(turn: Callable, starts: Array, iterations: int, each: PyTree, *given: Array) -> Burst:
+    """Compiled loops of ``z <- start + TINY turn(z, …)``, with arrays of each ensemble and with given ones of all."""
 
     @jax.jit
-    def run(start, *given):
-        return lax.fori_loop(0, iterations, lambda _, z: start + TINY * turn(z, *given), start)
+    def run(start, own, *given):
+        return lax.fori_loop(0, iterations, lambda _, z: start + TINY * turn(z, own, *given), start)
 
-    return lambda: run(start, *given)
+    own = [jax.tree.map(lambda x, e=e: x[e], each) for e in range(ENSEMBLES)]
+    return side_by_side(lambda e: run(starts[e], own[e], *given))
 
 
 def gradients(p: auto.Prepared, batch_size: int, iterations: int) -> Burst:
     """Nothing but the gradients of an iteration, by the posterior's own estimator."""
-    each = jax.vmap(jax.vmap(p.posterior.grad, (0, None)))
 
-    def turn(z: Array, rows: dict) -> Array:
-        tied = jax.tree.map(lambda x: x + (TINY * z[0, 0, 0]).astype(x.dtype), rows.row["y"])  # what is at θ̂ stays
-        return each(z, rows._replace(row=rows.row | {"y": tied}))
+    def turn(z: Array, rows: Any) -> Array:
+        tied = rows.row["y"] + TINY * z[0, 0]  # what is at θ̂ stays
+        return jax.vmap(p.posterior.grad, (0, None))(z, rows._replace(row=rows.row | {"y": tied}))
 
     return repeated(turn, positions(p), iterations, rows_of(p, batch_size))
 
 
 def products(p: auto.Prepared, batch_size: int, iterations: int) -> Burst:
     """Nothing but the matrix products of these gradients."""
-    white = p.posterior
-    root, centre = white.root, white.centre
 
     def turn(z: Array, x: Array, root: Array, centre: Array) -> Array:
-        def one(z: Array, x: Array) -> Array:
-            theta = centre + z @ root.T
-            anchor = centre + TINY * z[0]  # tied to the turn: its products are needed for every minibatch
-            away = theta - 1.001 * anchor
-            there = (x @ anchor) @ x
-            return ((theta @ x.T) @ x + (away @ x.T) @ x + there) @ root
+        theta = centre + z @ root.T
+        anchor = centre + TINY * z[0]  # tied to the turn: its products are needed for every minibatch
+        away = theta - 1.001 * anchor
+        there = (x @ anchor) @ x
+        return ((theta @ x.T) @ x + (away @ x.T) @ x + there) @ root
 
-        return jax.vmap(one)(z, x)
-
-    return repeated(turn, positions(p), iterations, rows_of(p, batch_size).row["x"], root, centre)
+    x = rows_of(p, batch_size).row["x"]
+    return repeated(turn, positions(p), iterations, x, p.posterior.root, p.posterior.centre)
 
 
 def drawn_rows(p: auto.Prepared, batch_size: int, iterations: int) -> Burst:
@@ -171,10 +176,8 @@ def drawn_rows(p: auto.Prepared, batch_size: int, iterations: int) -> Burst:
     keys = loop.keys(0, ENSEMBLES).batch
 
     @jax.jit
-    def run(data: dict, keys: Array) -> Array:
-        def at(t: Array) -> Array:
-            return jax.vmap(lambda key: p.posterior.minibatch_indices(key, t, batch_size, True))(keys)
-
+    def run(data: dict, key: Array) -> Array:
+        at = lambda t: p.posterior.minibatch_indices(key, t, batch_size, True)
         indices = jax.vmap(at)(jnp.arange(iterations))
 
         def turn(t: Array, total: Array) -> Array:
@@ -183,16 +186,16 @@ def drawn_rows(p: auto.Prepared, batch_size: int, iterations: int) -> Burst:
 
         return lax.fori_loop(0, iterations, turn, jnp.zeros(()))
 
-    return lambda: run(p.posterior.data, keys)
+    return side_by_side(lambda e: run(p.posterior.data, keys[e]))
 
 
 def noise(p: auto.Prepared, iterations: int) -> Burst:
     """Nothing but the normal numbers of the steps."""
-    start, keys = positions(p), loop.keys(0, ENSEMBLES).step
+    starts, keys = positions(p), loop.keys(0, ENSEMBLES).step
 
     @jax.jit
-    def run(z: Array, keys: Array) -> Array:
-        of_step = jax.vmap(lambda t: jax.vmap(jax.random.fold_in, (0, None))(keys, t))(jnp.arange(iterations))
-        return lax.fori_loop(0, iterations, lambda t, z: z + jax.vmap(standard_normal)(of_step[t], z), z)
+    def run(z: Array, key: Array) -> Array:
+        of_step = jax.vmap(lambda t: jax.random.fold_in(key, t))(jnp.arange(iterations))
+        return lax.fori_loop(0, iterations, lambda t, z: z + standard_normal(of_step[t], z), z)
 
-    return lambda: run(start, keys)
+    return side_by_side(lambda e: run(starts[e], keys[e]))
