@@ -13,6 +13,7 @@ import pytest
 from benchmarks import page, plots
 from benchmarks.__main__ import NAMES
 from benchmarks.measure import Table, by_time
+from benchmarks.recommenders import standing
 
 PAGES = page.pages()
 KEPT = sorted(page.RESULTS.rglob("*.json"))
@@ -308,6 +309,14 @@ def test_who_is_ahead():
     assert by_time("", "", ours, 2 * ours).ahead == "hamcmc"
     assert by_time("", "", 2 * ours, ours).ahead == "peer"
     assert by_time("", "", np.array([0.5, 1.0, 2.0]), ours).ahead == "even"
+
+
+@pytest.mark.parametrize(("after", "said"), [("1.22", "where it ends after 1.22 s"), ("never", "never where it ends")])
+def test_a_peer_that_ours_does_not_reach_is_said_in_words(after, said):
+    ours, peer = {"RMSE": "0.9", "seconds": "1"}, {"method": "P", "RMSE": "0.8", "seconds": "2", "ours after": after}
+    found = standing("ratings", peer, ours)
+    assert found.ahead == "peer"
+    assert found.found.endswith(f"ours is {said}")
 
 
 @pytest.mark.parametrize(
