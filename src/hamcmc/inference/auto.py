@@ -32,6 +32,7 @@ from hamcmc.target.estimators import SecondOrder, control_variate
 from hamcmc.target.mode import Laplace, approximated, prepared
 from hamcmc.target.noise import gradient_noise
 from hamcmc.target.posterior import Posterior
+from hamcmc.target.predicted import Predicted, predictors_of
 from hamcmc.target.sharded import shards_of, spread
 from hamcmc.target.whitened import WhiteAtAnchor, Whitened
 
@@ -140,6 +141,8 @@ def prepare(
             estimated = reduced(posterior, found, shards is None)
             noise = gradient_noise(estimated, found, seed=seed)
             facts = facts._replace(noise=noise.largest, bend=noise.bend)
+            if isinstance(estimated, SecondOrder) and (seen := predictors_of(posterior, like)) is not None:
+                facts = facts._replace(predictors=seen.count)
     plan = agreed(plan)._replace(ensembles=ensembles or plan.ensembles, options=plan.options | options)
     plan = plan._replace(hasty=plan.hasty and "adapt" not in options)
     if plan.regime == "predictions":
@@ -247,7 +250,10 @@ def assemble(
     elif estimated is None:
         estimated = reduced(posterior, kept_laplace(posterior, like, arrays), plan.importance)
     second, estimated = isinstance(estimated, SecondOrder), spread(estimated)
-    if second:
+    predictors = predictors_of(posterior, like, crowded=True) if second and plan.predictors else None
+    if predictors is not None:
+        white = Predicted(estimated, like, arrays["root"], predictors)  # type: ignore[arg-type]
+    elif second:
         white = WhiteAtAnchor(estimated, like, arrays["root"])  # type: ignore[arg-type]
     else:
         white = Whitened(estimated, like, arrays["centre"], arrays["root"])

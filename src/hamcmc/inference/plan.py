@@ -71,6 +71,7 @@ class Measured(NamedTuple):
         devices: how many share the rows of the data.
         shared: whether rows are shared out, so that minibatches draw them uniformly.
         operations: a rough count for the gradient on one row.
+        predictors: how many linear predictors the likelihood sees of each row; 0 if it is not made of a few.
     """
 
     rows: int
@@ -92,6 +93,7 @@ class Measured(NamedTuple):
     devices: int = 1
     shared: bool = False
     operations: float = math.inf
+    predictors: int = 0
 
     @property
     def near(self) -> bool:
@@ -117,6 +119,7 @@ class Plan(NamedTuple):
         goes_on: whether the run goes on where a shorter one ended, and keeps its draws.
         cycle: iterations in which the step falls from ε to 0, again and again; 0 for a constant step.
         importance: whether rows of minibatches are drawn by how much they add to the noise; otherwise uniformly.
+        predictors: the number of linear predictors through which gradients are computed; 0 for plain gradients.
     """
 
     regime: Literal["all data", "minibatches", "predictions"]
@@ -133,6 +136,7 @@ class Plan(NamedTuple):
     goes_on: bool = False
     cycle: int = 0
     importance: bool = True
+    predictors: int = 0
 
 
 def decide(facts: Measured) -> Plan | Missing:
@@ -254,8 +258,11 @@ def on_minibatches(facts: Measured, what: str, slow: str) -> Plan:
         return plan._replace(importance=not facts.shared)
     warmup = SETTLING * math.ceil(1 / step)
     options: dict[str, Any] = {"replicas": REPLICAS}
+    if facts.predictors:
+        what = "the linear predictor" if facts.predictors == 1 else f"the {facts.predictors} linear predictors"
+        reason += f"; gradients by {what} of each row, because the likelihood sees nothing else of the parameters"
     plan = Plan("minibatches", "leimkuhler_matthews", options, step, size, ENSEMBLES, warmup, thin, reason)
-    return plan._replace(importance=not facts.shared)
+    return plan._replace(importance=not facts.shared, predictors=facts.predictors)
 
 
 def on_predictions(facts: Measured, what: str) -> Plan:

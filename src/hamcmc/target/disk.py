@@ -61,7 +61,7 @@ def rows(x: Any, which: slice | np.ndarray) -> np.ndarray:
     require_whole(x)
     _advise(held, "MADV_SEQUENTIAL" if _near(x, which) else "MADV_RANDOM", 0, len(held))
     try:
-        found, flat = _room((which.size, *x.shape[1:]), x.dtype), which.ravel()
+        found, flat = room((which.size, *x.shape[1:]), x.dtype), which.ravel()
         step = max(1, GATHERED * len(x) // max(1, x.nbytes))
         for start in range(0, len(flat), step):
             found[start : start + step] = x[flat[start : start + step]]
@@ -82,12 +82,12 @@ def whole(length: int) -> int:
 
 def aligned(x: np.ndarray) -> np.ndarray:
     """A copy that begins where JAX wants arrays to begin, so that it computes on this copy and makes no other."""
-    found = _room(x.shape, x.dtype)
+    found = room(x.shape, x.dtype)
     found[...] = x
     return found
 
 
-def _room(shape: tuple[int, ...], kind: np.dtype) -> np.ndarray:
+def room(shape: tuple[int, ...], kind: np.dtype) -> np.ndarray:
     """An aligned array with nothing in it yet."""
     size = int(np.prod(shape)) * kind.itemsize
     room = np.empty(size + ALIGNMENT, np.uint8)

@@ -1,0 +1,220 @@
+"""A posterior with a second-order control variate whose likelihood sees a few linear predictors of each row."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from hamcmc._compile import jit, may_block, put
+from hamcmc._types import PyTree
+from hamcmc.target import disk
+from hamcmc.target.estimators import SecondOrder
+from hamcmc.target.importance import Importance
+from hamcmc.target.minibatch import gather
+from hamcmc.target.passes import linearized
+from hamcmc.target.posterior import Posterior
+from hamcmc.target.predictors import Predictors, find, is_quadratic
+from hamcmc.target.protocol import unbiased
+from hamcmc.target.sharded import shards_of
+from hamcmc.target.whitened import WhiteAtAnchor
+
+MOST = 2  # predictors of a row: with more of them the plain gradient costs no more
+LINE = 16  # numbers in a cache line, of which the table's rows have whole ones
+CHUNK = 2**20  # numbers of the table that are computed at once
+SHARE = 4  # the table may take one part in so many of the memory
+
+
+class Rows(NamedTuple):
+    """A row of the data, or rows, as :class:`Predicted` has them.
+
+    Attributes:
+        table: (…, k, W): for each predictor its row of A S, then û, ℓ' and the weight, then its row of ℓ'', and zeros.
+        rest: those columns of the data that ℓ needs beside the predictors.
+    """
+
+    table: Array
+    rest: list[Array]
+
+
+class Predicted(WhiteAtAnchor):
+    r"""The estimator of :class:`WhiteAtAnchor`, for a likelihood that sees θ only by predictors u = û + A (θ − θ̂).
+
+    .. math:: N (ḡ_Ω(θ) - ḡ_Ω(θ̂) - H_Ω(θ̂)(θ-θ̂)) = \frac{N}{n} \sum_{i∈Ω} w_i A_i^⊤ [ℓ'(u_i) - ℓ'(û_i) - ℓ''(û_i)(u_i - û_i)]
+
+    Everything at θ̂ is computed once for each row, and so is A S: then u − û = (A S) z, and the gradient with respect to
+    z is (A S)ᵀ times the sum's brackets. That makes two matrix products where the general form has six. They are the
+    same numbers up to rounding.
+
+    Args:
+        plain: the posterior with its control variate, on uniform rows or on rows by importance.
+        like, root: as for :class:`WhiteAtAnchor`.
+        predictors: of the likelihood, by :func:`predictors_of`.
+    """
+
+    def __init__(self, plain: SecondOrder, like: PyTree, root: np.ndarray, predictors: Predictors):
+        super().__init__(plain, like, root)
+        model, weights, data = _model(plain), None, plain.data
+        if isinstance(plain.plain, Importance):
+            data, weights = plain.data
+        self._leaves, self._structure = jax.tree.flatten(data)
+        self._needed = predictors.columns(jax.tree.map(_of_one, data))
+        self._predictors = predictors
+        self.settings = {**plain.settings, "predictors": predictors.count}
+        self.extra_gradients = self.extra_products = 0  # what is at the anchor is known
+        prior = jax.grad(model._log_prior)
+        self._bent = None if is_quadratic(model._log_prior, like) else prior
+        slope = unbiased(prior(plain.anchor.position), plain.anchor.mean_grad, plain.size)
+        self._slope = self._back(slope)  # zero at the mode, but for rounding
+        table = self._table(data, weights)
+        rest = [x for x, needed in zip(self._leaves, self._needed) if needed]
+        self.data = Rows(table, rest)
+
+    @property
+    def _width(self) -> int:
+        """W."""
+        return _width(self.centre.size, self._predictors.count)
+
+    def grad_at(self, position: Array, image: PyTree, minibatch: Rows) -> Array:  # type: ignore[override]
+        """The gradient with respect to z, given θ̂ + S z too."""
+        return unbiased(self._common(image), self._remainder(position, minibatch), self.size) - position
+
+    def log_density(self, position: Array, minibatch: Rows) -> Array:  # type: ignore[override]
+        """−Ũ at θ̂ + S z."""
+        return unbiased(self._log_prior(position), self._mean(position, minibatch), self.size)
+
+    def mean_likelihood_grad(self, position: Array, minibatch: Rows) -> Array:
+        """The estimate of Sᵀ ḡ."""
+        prior = self._back(jax.grad(self.plain._log_prior)(self.position(position)))
+        return (self.grad(position, minibatch) - prior) / self.size
+
+    def per_datum_grads(self, position: Array, minibatch: Rows) -> Array:
+        """The estimator on each datum alone."""
+        one = jax.tree.map(lambda x: x[:, None], minibatch)
+        return jax.vmap(self.mean_likelihood_grad, (None, 0))(position, one)
+
+    def _mean(self, position: Array, minibatch: Rows) -> Array:
+        _, at, _, weight, _ = self._parts(minibatch.table)
+        away = self._away(position, minibatch.table)
+        likelihoods = jax.vmap(self._predictors.likelihood)(at + away, self._rows(minibatch))
+        return jnp.mean(weight[:, 0] * likelihoods)
+
+    def _remainder(self, position: Array, minibatch: Rows) -> Array:
+        """Sᵀ (ḡ_Ω(θ) − ḡ_Ω(θ̂) − H_Ω(θ̂)(θ−θ̂))."""
+        table = minibatch.table
+        _, at, slope, weight, bend = self._parts(table)
+        away = self._away(position, table)
+        slopes = jax.vmap(jax.grad(self._predictors.likelihood))(at + away, self._rows(minibatch))
+        straight = sum(bend[..., j] * away[:, j, None] for j in range(self._predictors.count))  # XLA adds up slowly
+        left = weight * (slopes - slope - straight)
+        # Products with whole rows of the table: to take only its first columns would be to copy them.
+        back = jnp.matmul(left.reshape(-1), table.reshape(-1, self._width), precision="highest")
+        return back[: position.size] / len(table)
+
+    def _away(self, position: Array, table: Array) -> Array:
+        """u − û of each row, (n, k)."""
+        z = jnp.pad(position, (0, self._width - position.size))
+        return jnp.matmul(table.reshape(-1, self._width), z, precision="highest").reshape(table.shape[:-1])
+
+    def _common(self, image: PyTree) -> Array:
+        """What the estimator has beside −z and the rows: nothing for a normal prior at the mode."""
+        if self._bent is None:
+            return self._slope
+        anchor = self.plain.anchor.position
+        there, curved = linearized(self._bent, anchor)
+        straight = curved(jax.tree.map(jnp.subtract, image, anchor))
+        left = jax.tree.map(lambda here, there, s: here - there - s, self._bent(image), there, straight)
+        return self._slope + self._back(left)
+
+    def _rows(self, minibatch: Rows) -> PyTree:
+        """Rows of the data, with zeros in columns that the likelihood does not look at."""
+        rest, count = iter(minibatch.rest), len(minibatch.table)
+        every = [
+            next(rest) if needed else jnp.zeros((count, *x.shape[1:]), x.dtype)
+            for x, needed in zip(self._leaves, self._needed)
+        ]
+        return jax.tree.unflatten(self._structure, every)
+
+    def _parts(self, table: Array) -> tuple[Array, Array, Array, Array, Array]:
+        """A S, û, ℓ', the weight, and ℓ''."""
+        d, k = self.centre.size, self._predictors.count
+        return table[..., :d], table[..., d], table[..., d + 1], table[..., d + 2], table[..., d + 3 : d + 3 + k]
+
+    def _table(self, data: PyTree, weights: Array | None) -> Array:
+        """The table of all rows, chunk by chunk."""
+        k, d, width, size, kind = self._predictors.count, self.centre.size, self._width, self.size, self.centre.dtype
+        length = min(size, disk.whole(max(1, CHUNK // (k * width))))
+        table = disk.room((size, k, width), kind)
+        ones = np.ones(1, kind)
+
+        def one(theta: Array, row: PyTree) -> tuple[Array, Array, Array, Array]:
+            p = self._predictors
+            u = p.values(theta, row)
+            return p.matrix(theta, row), u, jax.grad(p.likelihood)(u, row), jax.hessian(p.likelihood)(u, row)
+
+        @jit
+        def part(theta: Array, root: Array, data: PyTree, weights: Array, indices: Array) -> Array:
+            rows = gather(data, indices)
+            a, u, slope, bend = jax.vmap(one, (None, 0))(theta, rows)
+            white = jnp.matmul(a.reshape(-1, d), root, precision="highest").reshape(a.shape)
+            weight = jnp.broadcast_to(gather(weights, indices)[:, None], u.shape)
+            found = jnp.concatenate([white, *(x[..., None] for x in (u, slope, weight)), bend], -1)
+            return jnp.pad(found, ((0, 0), (0, 0), (0, width - found.shape[-1]))).astype(kind)
+
+        def work(start: int) -> None:
+            places = np.minimum(np.arange(start, start + length), size - 1)
+            indices = put(places, np.int32)
+            end = min(start + length, size)
+            made = part(self.centre, self.root, data, put(ones) if weights is None else weights, indices)
+            table[start:end] = np.asarray(made)[: end - start]
+
+        first = jax.tree.map(_of_one, data)
+        for _ in disk.ahead(work, range(0, size, length), alone=may_block(one, self.centre, first)):
+            pass
+        return disk.on_device(table)
+
+
+def predictors_of(posterior: Posterior, like: PyTree, *, crowded: bool = False) -> Predictors | None:
+    """The linear predictors of a posterior's likelihood; None if it has none, too many, or no room for their table.
+
+    Args:
+        posterior: without an estimator.
+        like: an unconstrained position of it.
+        crowded: whether to use them even where their table takes more than its share of the memory, as a run does that
+            had room when it began.
+    """
+    if posterior.size == 0 or posterior.streamed or posterior.precision is not None or shards_of(posterior) is not None:
+        return None
+    flat, unravel = ravel_pytree(like)
+    found = find(_flat(posterior, unravel), flat, jax.tree.map(_of_one, posterior.data), MOST)
+    if found is None:
+        return None
+    numbers = posterior.size * found.count * _width(flat.size, found.count)
+    return found if crowded or numbers * flat.dtype.itemsize * SHARE <= disk.memory() else None
+
+
+def _flat(posterior: Posterior, unravel: Callable[[Array], PyTree]) -> Callable[[Array, PyTree], Array]:
+    """The log-likelihood of a row as a function of a flat position."""
+
+    def log_likelihood(flat: Array, row: PyTree) -> Array:
+        return posterior._log_likelihood(posterior.constrain(unravel(flat)), row)
+
+    return log_likelihood
+
+
+def _model(plain: SecondOrder) -> Posterior:
+    """The posterior without estimator and weights."""
+    return plain.plain.plain if isinstance(plain.plain, Importance) else plain.plain
+
+
+def _width(dimension: int, count: int) -> int:
+    """W, the numbers of a predictor in the table."""
+    return -(-(dimension + 3 + count) // LINE) * LINE
+
+
+def _of_one(x: Array) -> jax.ShapeDtypeStruct:
+    """Shape and type of one row."""
+    return jax.ShapeDtypeStruct(x.shape[1:], jax.dtypes.canonicalize_dtype(x.dtype))
