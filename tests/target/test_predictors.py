@@ -61,7 +61,7 @@ def test_a_likelihood_is_a_function_of_its_predictors(name):
     likelihood, count = FEW[name]
     found = find(likelihood, jnp.zeros(WIDTH), ROW, 2)
     assert found is not None
-    assert found.count == count
+    assert found.number == count
     for theta in jnp.asarray(RNG.normal(size=(3, WIDTH)), jnp.float32):
         u, a = found.values(theta, ROW), found.matrix(theta, ROW)
         assert float(found.likelihood(u, ROW)) == pytest.approx(float(likelihood(theta, ROW)), rel=1e-5)

@@ -142,7 +142,7 @@ def prepare(
             noise = gradient_noise(estimated, found, seed=seed)
             facts = facts._replace(noise=noise.largest, bend=noise.bend)
             if isinstance(estimated, SecondOrder) and (seen := predictors_of(posterior, like)) is not None:
-                facts = facts._replace(predictors=seen.count)
+                facts = facts._replace(predictors=seen.number)
     plan = agreed(plan)._replace(ensembles=ensembles or plan.ensembles, options=plan.options | options)
     plan = plan._replace(hasty=plan.hasty and "adapt" not in options)
     if plan.regime == "predictions":

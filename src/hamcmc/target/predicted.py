@@ -43,7 +43,8 @@ class Rows(NamedTuple):
 class Predicted(WhiteAtAnchor):
     r"""The estimator of :class:`WhiteAtAnchor`, for a likelihood that sees θ only by predictors u = û + A (θ − θ̂).
 
-    .. math:: N (ḡ_Ω(θ) - ḡ_Ω(θ̂) - H_Ω(θ̂)(θ-θ̂)) = \frac{N}{n} \sum_{i∈Ω} w_i A_i^⊤ [ℓ'(u_i) - ℓ'(û_i) - ℓ''(û_i)(u_i - û_i)]
+    .. math:: N (ḡ_Ω(θ) - ḡ_Ω(θ̂) - H_Ω(θ̂)(θ-θ̂))
+        = \frac{N}{n} \sum_{i∈Ω} w_i A_i^⊤ [ℓ'(u_i) - ℓ'(û_i) - ℓ''(û_i)(u_i - û_i)]
 
     Everything at θ̂ is computed once for each row, and so is A S: then u − û = (A S) z, and the gradient with respect to
     z is (A S)ᵀ times the sum's brackets. That makes two matrix products where the general form has six. They are the
@@ -63,7 +64,7 @@ class Predicted(WhiteAtAnchor):
         self._leaves, self._structure = jax.tree.flatten(data)
         self._needed = predictors.columns(jax.tree.map(_of_one, data))
         self._predictors = predictors
-        self.settings = {**plain.settings, "predictors": predictors.count}
+        self.settings = {**plain.settings, "predictors": predictors.number}
         self.extra_gradients = self.extra_products = 0  # what is at the anchor is known
         prior = jax.grad(model._log_prior)
         self._bent = None if is_quadratic(model._log_prior, like) else prior
@@ -76,7 +77,7 @@ class Predicted(WhiteAtAnchor):
     @property
     def _width(self) -> int:
         """W."""
-        return _width(self.centre.size, self._predictors.count)
+        return _width(self.centre.size, self._predictors.number)
 
     def grad_at(self, position: Array, image: PyTree, minibatch: Rows) -> Array:  # type: ignore[override]
         """The gradient with respect to z, given θ̂ + S z too."""
@@ -96,11 +97,17 @@ class Predicted(WhiteAtAnchor):
         one = jax.tree.map(lambda x: x[:, None], minibatch)
         return jax.vmap(self.mean_likelihood_grad, (None, 0))(position, one)
 
+    def log_likelihoods(self, parameters: PyTree, rows: Rows) -> Array:  # type: ignore[override]
+        """log p(x_i|θ) of each of many rows, with its weight."""
+        return self._each(self.unconstrain_unchecked(parameters), rows)
+
     def _mean(self, position: Array, minibatch: Rows) -> Array:
+        return jnp.mean(self._each(position, minibatch))
+
+    def _each(self, position: Array, minibatch: Rows) -> Array:
         _, at, _, weight, _ = self._parts(minibatch.table)
         away = self._away(position, minibatch.table)
-        likelihoods = jax.vmap(self._predictors.likelihood)(at + away, self._rows(minibatch))
-        return jnp.mean(weight[:, 0] * likelihoods)
+        return weight[:, 0] * jax.vmap(self._predictors.likelihood)(at + away, self._rows(minibatch))
 
     def _remainder(self, position: Array, minibatch: Rows) -> Array:
         """Sᵀ (ḡ_Ω(θ) − ḡ_Ω(θ̂) − H_Ω(θ̂)(θ−θ̂))."""
@@ -108,7 +115,7 @@ class Predicted(WhiteAtAnchor):
         _, at, slope, weight, bend = self._parts(table)
         away = self._away(position, table)
         slopes = jax.vmap(jax.grad(self._predictors.likelihood))(at + away, self._rows(minibatch))
-        straight = sum(bend[..., j] * away[:, j, None] for j in range(self._predictors.count))  # XLA adds up slowly
+        straight = sum(bend[..., j] * away[:, j, None] for j in range(self._predictors.number))  # XLA adds up slowly
         left = weight * (slopes - slope - straight)
         # Products with whole rows of the table: to take only its first columns would be to copy them.
         back = jnp.matmul(left.reshape(-1), table.reshape(-1, self._width), precision="highest")
@@ -140,12 +147,12 @@ class Predicted(WhiteAtAnchor):
 
     def _parts(self, table: Array) -> tuple[Array, Array, Array, Array, Array]:
         """A S, û, ℓ', the weight, and ℓ''."""
-        d, k = self.centre.size, self._predictors.count
+        d, k = self.centre.size, self._predictors.number
         return table[..., :d], table[..., d], table[..., d + 1], table[..., d + 2], table[..., d + 3 : d + 3 + k]
 
     def _table(self, data: PyTree, weights: Array | None) -> Array:
         """The table of all rows, chunk by chunk."""
-        k, d, width, size, kind = self._predictors.count, self.centre.size, self._width, self.size, self.centre.dtype
+        k, d, width, size, kind = self._predictors.number, self.centre.size, self._width, self.size, self.centre.dtype
         length = min(size, disk.whole(max(1, CHUNK // (k * width))))
         table = disk.room((size, k, width), kind)
         ones = np.ones(1, kind)
@@ -192,7 +199,7 @@ def predictors_of(posterior: Posterior, like: PyTree, *, crowded: bool = False) 
     found = find(_flat(posterior, unravel), flat, jax.tree.map(_of_one, posterior.data), MOST)
     if found is None:
         return None
-    numbers = posterior.size * found.count * _width(flat.size, found.count)
+    numbers = posterior.size * found.number * _width(flat.size, found.number)
     return found if crowded or numbers * flat.dtype.itemsize * SHARE <= disk.memory() else None
 
 

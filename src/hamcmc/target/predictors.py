@@ -3,12 +3,13 @@
 Most regressions see θ only through a few numbers for each row, u = a + A θ, such as the linear predictor x·θ of a
 logistic regression. With A known, gradients and second derivatives of a row cost no more than those with respect to u.
 
-JAX traces a function to a list of operations. They are followed from θ on, with the degree of each value as a polynomial
-in θ. Values of degree 1 that something not linear takes are the predictors.
+JAX traces a function to a list of operations. They are followed from θ on, with the degree of each value as a
+polynomial in θ. Values of degree 1 that something not linear takes are the predictors.
 """
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -82,12 +83,12 @@ class Predictors(NamedTuple):
     """A likelihood ℓ(θ, row) as a function of its linear predictors u (k,).
 
     Attributes:
-        count: k.
+        number: k.
         values: ``(θ, row) -> u``, affine in θ.
         likelihood: ``(u, row) -> ℓ``.
     """
 
-    count: int
+    number: int
     values: Callable[[Array, PyTree], Array]
     likelihood: Callable[[Array, PyTree], Array]
 
@@ -97,7 +98,7 @@ class Predictors(NamedTuple):
 
     def columns(self, row: PyTree) -> list[bool]:
         """Which leaves of a row ℓ needs beside the predictors."""
-        u = jax.ShapeDtypeStruct((self.count,), jnp.result_type(float))
+        u = jax.ShapeDtypeStruct((self.number,), jnp.result_type(float))
         jaxpr = jax.make_jaxpr(self.likelihood)(u, row).jaxpr
         needed = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
         for operation in reversed(jaxpr.eqns):
@@ -120,7 +121,7 @@ def find(log_likelihood: Callable[[Array, PyTree], Array], theta: Any, row: PyTr
     while True:
         walk = _Walk(roots)
         try:
-            jax.eval_shape(lambda t, r: walk.through(traced, t, r), theta, row)
+            jax.eval_shape(partial(walk.through, traced), theta, row)
         except _TooMany:
             return None
         # One number on which several predictors depend, each by a factor and a summand, is a better one than they are.
