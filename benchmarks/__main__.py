@@ -20,7 +20,6 @@ NAMES = {
     "float32": "float32",
     "mixing": "mixing",
     "race": "race",
-    "peers": "peers",
     "bias": "bias",
     "automatic": "automatic",
     "seconds": "seconds",

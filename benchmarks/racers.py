@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,15 +33,20 @@ from benchmarks.race_torch import posteriors
 
 TRIAL = 0.5  # of the budget, after which a method must be on its way to finish in time; its first steps are slow
 WARMUP, DRAWS, CHAINS = 500, 500, 4  # of NUTS
+SHARING = 22  # chains that share minibatches
+
+
+def flat_draws(tree: Any) -> np.ndarray:
+    """Draws (chain, draw, …) of a pytree as (chain, draw, D), in the order of the directions."""
+    leaves = [np.asarray(x, np.float64) for x in jax.tree.leaves(tree)]
+    return np.concatenate([x.reshape(*x.shape[:2], -1) for x in leaves], -1)
 
 
 def ours(problem: Problem, clock: Clock, seed: int) -> Raced:
     """Nothing but the posterior."""
-    from benchmarks.peers import flat
-
     print("hamcmc.sample", flush=True)
     result = hamcmc.sample(problem.posterior(), seed=seed, progress=False)
-    draws = flat(dict(result.posterior))
+    draws = flat_draws(dict(result.posterior))
     names = {"mode": "preparation", "tuning": "preparation", "adaptation": "warm-up"}
     for part, seconds in result.meta["costs"].items():
         clock.parts[names.get(part, part)] = clock.parts.get(names.get(part, part), 0.0) + seconds
@@ -222,7 +228,6 @@ def made(trace: Any) -> int:
 
 def mclmc(problem: Problem, clock: Clock, seed: int) -> Raced:
     """BlackJAX's microcanonical Langevin sampler, tuned by its own function: 20,000 steps as in its book, 4 chains."""
-    import blackjax
     from blackjax.adaptation.mclmc_adaptation import MCLMCAdaptationState
 
     steps, thin = 20_000, 5
@@ -263,30 +268,43 @@ def mclmc(problem: Problem, clock: Clock, seed: int) -> Raced:
     return Raced(draws, 1, words, made < steps or draws.shape[1] < made // thin)
 
 
+def sgld(posterior: hamcmc.Posterior) -> Callable:
+    """BlackJAX's SGLD; its ε is ours."""
+    kernel = blackjax.sgld(posterior.grad)
+    return lambda key, x, batch, step_size: kernel.step(key, x, batch, step_size)
+
+
+def sghmc(posterior: hamcmc.Posterior) -> Callable:
+    """BlackJAX's SGHMC with ten inner steps and its default friction; its ε is a leapfrog step, √ of ours."""
+    kernel = blackjax.sghmc(posterior.grad, num_integration_steps=10)
+    return lambda key, x, batch, step_size: kernel.step(key, x, batch, step_size)
+
+
+KERNELS = {"sgld": sgld, "sghmc": sghmc}
+
+
 def stochastic(problem: Problem, clock: Clock, seed: int, *, kernel: str, tries: int = 5) -> Raced:
     """BlackJAX's SGLD or SGHMC with control variates: 22 chains that share minibatches, until the budget is spent.
 
     Of a few steps, a pilot run finds the one with the most effective draws among those whose variances agree with the
     Hessian's. The step of SGHMC is one of a leapfrog integrator, and so the square root of SGLD's.
     """
-    from benchmarks import peers
-
     flat = flattened(problem)
     around = at_mode(flat, clock)
     curvatures = np.linalg.eigvalsh(around.precision)
     with clock.part("preparation"):
         view = hamcmc.control_variate(flat.posterior, around.mode)
     size = min(1000, flat.posterior.size // 10)
-    one = getattr(peers, kernel)(view)
+    one = KERNELS[kernel](view)
 
     def step(both, key, data):
         (x, step_size), (k_rows, k_step) = both, jax.random.split(key)
         rows = jax.random.randint(k_rows, (size,), 0, flat.posterior.size)
         batch = jax.tree.map(lambda a: a[rows], data)
-        keys = jax.random.split(k_step, peers.CHAINS)
+        keys = jax.random.split(k_step, SHARING)
         return jax.vmap(lambda k, x: one(k, x, batch, step_size))(keys, x), step_size
 
-    start = around.unravel(np.tile(around.flat, (peers.CHAINS, 1)))
+    start = around.unravel(np.tile(around.flat, (SHARING, 1)))
     position = lambda both, data: jnp.concatenate([v.reshape(len(v), -1) for v in jax.tree.leaves(both[0])], 1)
     loop = Loop(step, position, clock, (start, jnp.float32(0)), (flat.data,), seed)
     axes = watched(around.precision)[:, : len(curvatures)]
@@ -303,12 +321,12 @@ def stochastic(problem: Problem, clock: Clock, seed: int, *, kernel: str, tries:
     grid = 0.5 / curvatures[-1] * 0.25 ** np.arange(tries)
     grid = np.sqrt(grid) if kernel == "sghmc" else grid
     with clock.part("preparation"):
-        found = [judge(run(e, 0.25 * clock.seconds / tries, 200), normal, peers.CHAINS) for e in grid]
+        found = [judge(run(e, 0.25 * clock.seconds / tries, 200), normal, SHARING) for e in grid]
         best = max(range(tries), key=lambda i: (found[i].right, found[i].ess if found[i].right else -found[i].error))
     with clock.part("sampling"):
         draws = run(float(grid[best]), clock.left, 1000)
-    words = f"ε = {grid[best]:.2g}, the best of {tries}, {peers.CHAINS} chains share minibatches of {size:,}, "
-    return Raced(draws, peers.CHAINS, words + "control variate at the mode")
+    words = f"ε = {grid[best]:.2g}, the best of {tries}, {SHARING} chains share minibatches of {size:,}, "
+    return Raced(draws, SHARING, words + "control variate at the mode")
 
 
 Method = Callable[[Problem, Clock, int], Raced]

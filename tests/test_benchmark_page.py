@@ -224,7 +224,7 @@ def test_a_sentence_has_one_cell(results):
 
 def test_overviews(results):
     assert "| a peer | an iteration | takes 0.50 (0.50–0.50) of its time | hamcmc |" in expanded("against", results)
-    assert "`peers`" in expanded("missing", results)
+    assert "`bias`" in expanded("missing", results)
     assert "`sgld`" not in expanded("missing", results)
     assert re.findall(r"_figures/(\S+)\.png", expanded("plots", results)) == ["bench-sgld"]
 

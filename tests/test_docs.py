@@ -43,6 +43,7 @@ INTERNAL = (
     *("stable.chains", "stable.impulses", "speech.guess", "speech.keys", "speech.model", "speech.pair"),
     *("report.error", "report.forest", "report.frame", "report.mixing", "report.parameters", "report.plots"),
     *("report.predictions", "report.predictive", "factorization.baselines", "target.narrow", "interop.delimited"),
+    *("target.predicted", "target.predictors"),
 )
 
 

@@ -241,8 +241,22 @@ def test_many_rows_go_by_minibatches_around_the_mode(monkeypatch):
     chosen = result.settings["plan"]
     assert (chosen["regime"], chosen["sampler"]) == ("minibatches", "leimkuhler_matthews")
     assert result.settings["batch_size"] == plan.SMALLEST_BATCH  # a normal posterior has no noise at second order
+    assert (chosen["predictors"], result.settings["gradient"]["predictors"]) == (1, 1)
+    assert "the linear predictor of each row" in chosen["reason"]
     check_moments(result.posterior["theta"], mean, covariance, float(np.min(result.summary()["ess_bulk"])))
     assert result.check().word in ("good", "usable")
+
+
+def test_gradients_by_predictors_change_no_draw_but_by_rounding(monkeypatch):
+    monkeypatch.setattr(plan, "PATIENCE", 0.0)
+    monkeypatch.setattr(auto, "QUICK", 0.0)
+    posterior = rows_of_a_regression()[0]
+    how = {"num_samples": 100, "progress": False}
+    one = hamcmc.sample(posterior, **how)
+    monkeypatch.setattr(auto, "predictors_of", lambda *_, **__: None)
+    other = hamcmc.sample(posterior, **how)
+    assert (one.settings["plan"]["predictors"], other.settings["plan"]["predictors"]) == (1, 0)
+    np.testing.assert_allclose(one.posterior["theta"], other.posterior["theta"], atol=1e-4)
 
 
 # On all data: test_a_run_that_goes_on_can_be_resumed.

@@ -286,3 +286,12 @@ def test_a_network_is_sampled_for_its_predictions():
 @pytest.mark.parametrize("change", [{"matrices": 1}, {"dimension": 400}, {"rows": 0}])
 def test_what_is_no_network_is_not_taken_for_one(change):
     assert decide(Measured(1437, 46_090, False, 550, 32, True, matrices=3)._replace(**change)) != "folded"
+
+
+def test_the_plan_says_by_what_gradients_are_computed():
+    plain, one, two = (decide(KNOWN._replace(predictors=k)) for k in range(3))
+    assert (plain.predictors, one.predictors, two.predictors) == (0, 1, 2)
+    assert "predictor" not in plain.reason
+    assert "by the linear predictor of each row" in one.reason
+    assert "by the 2 linear predictors of each row" in two.reason
+    assert one._replace(predictors=0, reason=plain.reason) == plain
