@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from jax.scipy import stats
 
 import hamcmc
@@ -29,6 +30,23 @@ def logaddexp(a, b):
 logaddexp.defjvp(lambda x, dx: (logaddexp(*x), 2 * jax.nn.sigmoid(x[0] - x[1]) * dx[0]))
 
 
+@jax.custom_jvp
+def same_steps(a, b):
+    """What `jnp.logaddexp` does, but its derivative is another one."""
+    largest, delta = lax.max(a, b), lax.sub(a, b)
+    return lax.select(delta != delta, lax.add(a, b), lax.add(largest, lax.log1p(lax.exp(lax.neg(lax.abs(delta))))))
+
+
+same_steps.defjvp(lambda x, dx: (same_steps(*x), 0.1 * dx[0]))
+
+
+def in_a_reference(t, r):
+    """A reference holds a function of the parameters, which no operand of what reads it tells."""
+    held = jax.new_ref(jnp.float32(0))
+    held[...] = jnp.tanh(r[0] @ t)
+    return -((r[1] - held[...] * (1 + r[0][::-1] @ t)) ** 2)
+
+
 def written_twice(t, r):
     return r[1] * (r[0] @ t) - jnp.exp(r[0] @ t)
 
@@ -46,12 +64,22 @@ FEW = {  # likelihood and its number of predictors
     "one of several groups": (lambda t, r: -((r[1] - t[jnp.int32(r[1])]) ** 4), 1),
     "inside of a call": (lambda t, r: jax.jit(jnp.tanh)(jax.jit(jnp.vdot)(r[0], t)), 1),
     "a derivative of its own": (lambda t, r: logaddexp(r[0] @ t, 0.3), 1),
+    "another derivative of the same": (lambda t, r: same_steps(r[0] @ t, 0.3), 1),
+    "a branch with data": (lambda t, r: (lambda u: jnp.where(r[1] > 0, r[1] * u, 0.0) - jnp.exp(u))(r[0] @ t), 1),
+    "leaves of a tree": (
+        lambda t, r: (lambda b, s: -((r[1] - r[0][:3] @ b) ** 2) * jnp.exp(-s[0]) - s[0])(*jnp.split(t, [3])),
+        2,
+    ),
 }
 MANY = {
     "a network": lambda t, r: jnp.tanh(t) @ r[0],
     "all of the parameters": lambda t, r: -jnp.sum((t - r[0]) ** 2),
     "a softmax": lambda t, r: jax.nn.log_softmax(jnp.outer(t, r[0])[0])[1],
     "fewer digits": lambda t, r: (r[0].astype(jnp.bfloat16) @ t.astype(jnp.bfloat16)).astype(jnp.float32) ** 2,
+    "fewer digits of a product": lambda t, r: (
+        lax.dot(r[0], t, preferred_element_type=jnp.bfloat16).astype(jnp.float32) ** 2
+    ),
+    "in a reference": in_a_reference,
     "no parameters": lambda t, r: r[1] ** 2,
 }
 
@@ -171,6 +199,54 @@ def test_a_wrong_estimator_is_noticed(file, old, new):
     with mutant(f"target/{file}.py", old, new) as package, pytest.raises(AssertionError):
         for name in ("logistic", "Poisson", "Student"):
             check_estimator(package, name, True)
+
+
+def test_a_row_without_any_chance_of_an_event_does_no_harm():
+    """Its predictor is −∞, and the general estimator is finite there."""
+    x, exposure = X, np.ones(SIZE, np.float32)
+    exposure[3] = 0
+    counts = np.where(exposure, 2.0, 0.0).astype(np.float32)
+
+    def log_likelihood(t, r):
+        u = r[0] @ t + jnp.log(r[2])
+        return jnp.where(r[1] > 0, r[1] * u, 0.0) - jnp.exp(u)
+
+    posterior = hamcmc.Posterior(
+        lambda t: -0.5 * jnp.sum(t**2), log_likelihood, (x, counts, exposure), init=jnp.zeros(WIDTH)
+    )
+    found = hamcmc.laplace(posterior, posterior.init)
+    reduced = hamcmc.control_variate(posterior, found, order=2)
+    plain = hamcmc.target.whitened.WhiteAtAnchor(reduced, found.position, found.root)
+    predictors = hamcmc.target.predicted.predictors_of(posterior, found.position)
+    quick = hamcmc.target.predicted.Predicted(reduced, found.position, found.root, predictors)
+    z, rows = jnp.ones(WIDTH), jnp.arange(7)
+    expected = plain.grad(z, gather(plain.data, rows))
+    np.testing.assert_allclose(quick.grad(z, gather(quick.data, rows)), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_all_rows_by_importance_are_refused():
+    posterior = posteriors(hamcmc)["logistic"]
+    found = hamcmc.laplace(posterior, posterior.init)
+    reduced = hamcmc.control_variate(posterior, found, order=2, importance=True)
+    predictors = hamcmc.target.predicted.predictors_of(posterior, found.position)
+    quick = hamcmc.target.predicted.Predicted(reduced, found.position, found.root, predictors)
+    with pytest.raises(ValueError, match="fewer rows than the data"):
+        quick.grad(jnp.zeros(WIDTH), quick.data)
+
+
+def test_predictors_that_differ_from_the_likelihood_are_not_used(monkeypatch):
+    posterior, predicted = posteriors(hamcmc)["logistic"], hamcmc.target.predicted
+    off = find(
+        lambda t, r: 1.01 * jax.nn.log_sigmoid(r[0] @ t),
+        posterior.init,
+        jax.tree.map(lambda x: x[0], posterior.data),
+        2,
+    )
+    monkeypatch.setattr(predicted, "find", lambda *_: off)
+    assert predicted.predictors_of(posterior, posterior.init) is None
+    bent = off._replace(values=lambda t, r: (r[0] @ t)[None] ** 3)
+    monkeypatch.setattr(predicted, "find", lambda *_: bent)
+    assert predicted.predictors_of(posterior, posterior.init) is None
 
 
 def test_no_table_is_made_where_there_is_no_room(monkeypatch):

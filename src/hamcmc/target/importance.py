@@ -75,9 +75,13 @@ class Importance(View):
 
     def mean_likelihood_grad(self, position: PyTree, minibatch: Weighted) -> PyTree:
         """ḡ_Ω(θ) = (1/n) Σ_{i∈Ω} ∇ log p(x_i|θ)/(N p_i)."""
-        if len(minibatch.weight) == self.size:
-            raise ValueError("minibatches by importance must have fewer rows than the data: give a batch_size")
+        self.require_few(len(minibatch.weight))
         return super().mean_likelihood_grad(position, minibatch)
+
+    def require_few(self, rows: int) -> None:
+        """Raise if a minibatch has all rows, which would count by their weights as if they had been drawn."""
+        if rows == self.size:
+            raise ValueError("minibatches by importance must have fewer rows than the data: give a batch_size")
 
     def minibatch_indices(self, key: Array, iteration: Array, batch_size: int, replace: bool) -> Array:
         """One row from each of n equally probable ranges of rows. `replace` plays no part."""

@@ -25,6 +25,8 @@ from hamcmc.target.whitened import WhiteAtAnchor
 MOST = 2  # predictors of a row: with more of them the plain gradient costs no more
 LINE = 16  # numbers in a cache line, of which the table's rows have whole ones
 CHUNK = 2**20  # numbers of the table that are computed at once
+CHECKED = 5  # rows on which predictors are compared with the likelihood
+ROUGH = 1e-3  # the relative difference that rounding may make there
 SHARE = 4  # the table may take one part in so many of the memory
 
 
@@ -112,6 +114,8 @@ class Predicted(WhiteAtAnchor):
     def _remainder(self, position: Array, minibatch: Rows) -> Array:
         """Sᵀ (ḡ_Ω(θ) − ḡ_Ω(θ̂) − H_Ω(θ̂)(θ−θ̂))."""
         table = minibatch.table
+        if isinstance(self.plain.plain, Importance):
+            self.plain.plain.require_few(len(table))
         _, at, slope, weight, bend = self._parts(table)
         away = self._away(position, table)
         slopes = jax.vmap(jax.grad(self._predictors.likelihood))(at + away, self._rows(minibatch))
@@ -155,7 +159,7 @@ class Predicted(WhiteAtAnchor):
         k, d, width, size, kind = self._predictors.number, self.centre.size, self._width, self.size, self.centre.dtype
         length = min(size, disk.whole(max(1, CHUNK // (k * width))))
         table = disk.room((size, k, width), kind)
-        ones = np.ones(1, kind)
+        ones, largest = np.ones(1, kind), float(np.finfo(kind).max)
 
         def one(theta: Array, row: PyTree) -> tuple[Array, Array, Array, Array]:
             p = self._predictors
@@ -168,6 +172,7 @@ class Predicted(WhiteAtAnchor):
             a, u, slope, bend = jax.vmap(one, (None, 0))(theta, rows)
             white = jnp.matmul(a.reshape(-1, d), root, precision="highest").reshape(a.shape)
             weight = jnp.broadcast_to(gather(weights, indices)[:, None], u.shape)
+            u = jnp.clip(u, -largest, largest)  # one that is infinite would make products with the table NaN
             found = jnp.concatenate([white, *(x[..., None] for x in (u, slope, weight)), bend], -1)
             return jnp.pad(found, ((0, 0), (0, 0), (0, width - found.shape[-1]))).astype(kind)
 
@@ -196,8 +201,9 @@ def predictors_of(posterior: Posterior, like: PyTree, *, crowded: bool = False) 
     if posterior.size == 0 or posterior.streamed or posterior.precision is not None or shards_of(posterior) is not None:
         return None
     flat, unravel = ravel_pytree(like)
-    found = find(_flat(posterior, unravel), flat, jax.tree.map(_of_one, posterior.data), MOST)
-    if found is None:
+    log_likelihood = _flat(posterior, unravel)
+    found = find(log_likelihood, flat, jax.tree.map(_of_one, posterior.data), MOST)
+    if found is None or not _agree(found, log_likelihood, flat, posterior):
         return None
     numbers = posterior.size * found.number * _width(flat.size, found.number)
     return found if crowded or numbers * flat.dtype.itemsize * SHARE <= disk.memory() else None
@@ -210,6 +216,38 @@ def _flat(posterior: Posterior, unravel: Callable[[Array], PyTree]) -> Callable[
         return posterior._log_likelihood(posterior.constrain(unravel(flat)), row)
 
     return log_likelihood
+
+
+def _agree(found: Predictors, log_likelihood: Callable, flat: Array, posterior: Posterior) -> bool:
+    """Whether the predictors are affine and give the gradients of the likelihood, on a few rows at two places.
+
+    If they are not, an operation does other than its name says. The general form is right whatever it does.
+    """
+    places = np.linspace(0, posterior.size - 1, CHECKED).astype(np.int32)
+    shift = np.random.default_rng(0).standard_normal(flat.size)
+
+    @jit
+    def both(theta: Array, other: Array, data: PyTree, places: Array) -> tuple[Array, ...]:
+        def one(row: PyTree) -> tuple[Array, ...]:
+            u, a = found.values(theta, row), found.matrix(theta, row)
+            by_predictors = jax.grad(found.likelihood)(u, row) @ a
+            return (
+                found.values(other, row) - u,
+                a @ (other - theta),
+                by_predictors,
+                jax.grad(log_likelihood)(theta, row),
+            )
+
+        return jax.vmap(one)(gather(data, places))
+
+    there = put(np.asarray(flat) + 0.1 * shift, flat.dtype)
+    for theta, other in ((flat, there), (there, flat)):
+        moved, straight, quick, plain = map(np.asarray, both(theta, other, posterior.data, put(places)))
+        for one, two in ((moved, straight), (quick, plain)):
+            scale = np.max(np.abs(two), initial=1e-6, where=np.isfinite(two))
+            if not np.allclose(one, two, rtol=ROUGH, atol=ROUGH * scale, equal_nan=True):
+                return False
+    return True
 
 
 def _model(plain: SecondOrder) -> Posterior:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from hamcmc._types import PyTree
 
@@ -30,15 +30,26 @@ SUMS = {"add", "sub", "add_any", "concatenate", "pad"}  # of operands, or of the
 PRODUCTS = {"mul", "dot_general"}
 
 # Operations that make one number from another one and from numbers without θ: one of both is enough to know the other
-ELEMENTWISE = {"mul", "div", "add", "sub", "neg", "reshape", "squeeze", "broadcast_in_dim", "convert_element_type"}
+ELEMENTWISE = {"mul", "div", "add", "sub", "neg", "select_n"}
+ELEMENTWISE |= {"reshape", "squeeze", "broadcast_in_dim", "convert_element_type"}
+
+
+Root = tuple[int, int]  # the number of an operation, and of one of its outcomes
 
 
 def degree(operation: Any, degrees: list[float]) -> float:
     """The degree of an operation's outcome as a polynomial in θ, from those of its operands; infinite if unknown."""
-    name, params = operation.primitive.name, operation.params
-    highest = max(degrees, default=0)
-    if highest == 0:
+    if operation.effects:  # a reference may hold θ, of which no operand tells
+        return math.inf
+    if max(degrees, default=0) == 0:
         return 0
+    if not all(_exact(v.aval.dtype) for v in operation.outvars):
+        return math.inf
+    return _degree(operation.primitive.name, operation.params, degrees)
+
+
+def _degree(name: str, params: dict[str, Any], degrees: list[float]) -> float:
+    highest = max(degrees)
     if name in SUMS:
         return highest
     if name in SHAPES or name == "div":
@@ -46,15 +57,20 @@ def degree(operation: Any, degrees: list[float]) -> float:
     if name == "select_n":
         return highest if degrees[0] == 0 else math.inf
     if name in PRODUCTS:
-        return sum(degrees)
+        usual = isinstance(params.get("precision"), (tuple, jax.lax.Precision, type(None)))
+        return sum(degrees) if usual else math.inf
     if name == "convert_element_type":
-        kind = jnp.dtype(params["new_dtype"])  # of fewer digits it would be rounded
-        return highest if jnp.issubdtype(kind, jnp.floating) and kind.itemsize >= 4 else math.inf
+        return highest
     if name == "square":
         return 2 * highest
     if name == "integer_pow" and params["y"] > 0:
         return params["y"] * highest
     return math.inf
+
+
+def _exact(kind: Any) -> bool:
+    """Whether numbers of this type have the digits of single precision."""
+    return jnp.issubdtype(kind, jnp.floating) and jnp.dtype(kind).itemsize >= 4
 
 
 def is_quadratic(f: Callable[[PyTree], Array], x: PyTree) -> bool:
@@ -117,7 +133,7 @@ def find(log_likelihood: Callable[[Array, PyTree], Array], theta: Any, row: PyTr
         most: the largest k.
     """
     traced = jax.make_jaxpr(log_likelihood)(theta, row)
-    roots: frozenset[int] = frozenset()
+    roots: frozenset[Root] = frozenset()
     while True:
         walk = _Walk(roots)
         try:
@@ -129,8 +145,9 @@ def find(log_likelihood: Callable[[Array, PyTree], Array], theta: Any, row: PyTr
         if again == roots:
             break
         roots = again
-    shapes = [cut.shape for cut in walk.cuts]
-    count = sum(map(math.prod, shapes))
+    for cut in walk.cuts:
+        cut.value = None  # which was only traced
+    count = sum(math.prod(cut.shape) for cut in walk.cuts)
     if not 0 < count <= most:
         return None
 
@@ -151,7 +168,7 @@ def find(log_likelihood: Callable[[Array, PyTree], Array], theta: Any, row: PyTr
 
 
 class _TooMany(Exception):
-    """Something that is not linear takes all of the parameters."""
+    """Something that is not linear takes all of the parameters, or nobody knows what it takes."""
 
 
 class _Linear:
@@ -159,10 +176,10 @@ class _Linear:
 
     Attributes:
         value: None where only its shape is known.
-        root: the number of the operation that made this value, or the one that it follows from elementwise.
+        root: which outcome of which operation this value is, or the one that it follows from elementwise; None for θ.
     """
 
-    def __init__(self, value: Any, shape: tuple[int, ...], dtype: Any, root: int):
+    def __init__(self, value: Any, shape: tuple[int, ...], dtype: Any, root: Root | None):
         self.value, self.shape, self.dtype, self.root = value, shape, dtype, root
 
 
@@ -180,7 +197,7 @@ class _Walk:
         given: values of the predictors, in order; without them θ has a value, and the predictors are found.
     """
 
-    def __init__(self, roots: frozenset[int], given: list[Array] | None = None):
+    def __init__(self, roots: frozenset[Root], given: list[Array] | None = None):
         self.roots, self.given = roots, given
         self.cuts: list[_Linear] = []
         self.number = 0
@@ -189,7 +206,7 @@ class _Walk:
     def through(self, traced: ClosedJaxpr, theta: Any, row: PyTree) -> Any:
         """The log-likelihood."""
         known = theta if self.given is None else None
-        start = _Linear(known, theta.shape, theta.dtype, -1)
+        start = _Linear(known, theta.shape, theta.dtype, None)
         (out,) = self.follow(traced.jaxpr, traced.consts, [start, *jax.tree.leaves(row)])
         return self.plain(out)
 
@@ -206,40 +223,42 @@ class _Walk:
                 inner = _inner(operation)
                 made = self.follow(inner.jaxpr, inner.consts, given)
             else:
-                made = self.outcome(operation, given)
+                made = self.outcome(partial(_made, jaxpr, operation), operation, given)
             known |= zip(operation.outvars, made)
         return [of(v) for v in jaxpr.outvars]
 
-    def outcome(self, operation: Any, given: list) -> list:
-        """The outcomes of one operation."""
+    def outcome(self, make: Callable[[list], list], operation: Any, given: list) -> list:
+        """The outcomes of one operation, which `make` makes of values."""
         self.number += 1
+        if operation.effects:
+            raise _TooMany
         linear = [g for g in given if isinstance(g, _Linear)]
         other = any(isinstance(g, _Other) for g in given)
         if not linear and not other:
-            return _made(operation, given)
+            return make(given)
         if other or degree(operation, [float(isinstance(g, _Linear)) for g in given]) > 1:
             values = [self.plain(g) for g in given]
             bent = [isinstance(g, (_Linear, _Other)) for g in given]
-            if sum(bent) == 1 and _is_logaddexp(operation):
+            if sum(bent) == 1 and _is_logaddexp(operation, make):
                 x, fixed = values if bent[0] else values[::-1]
                 return [_Other(_log_of_sum(x, fixed))]
-            return [_Other(m) for m in _made(operation, values)]
+            return [_Other(m) for m in make(values)]
         known = (operation.primitive, str(operation.params), *map(id, given))
         if known not in self.seen:
-            self.seen[known] = given, self.linear(operation, given, linear)  # with what keeps these identities
+            self.seen[known] = given, self.linear(make, operation, given, linear)  # with what keeps these identities
         return self.seen[known][1]
 
-    def linear(self, operation: Any, given: list, linear: list[_Linear]) -> list:
+    def linear(self, make: Callable[[list], list], operation: Any, given: list, linear: list[_Linear]) -> list:
         """The outcomes of an operation that is linear in θ."""
         outs = [v.aval for v in operation.outvars]
         values: list = [None] * len(outs)
         if self.given is None:
-            values = _made(operation, [g.value if isinstance(g, _Linear) else g for g in given])
-        follows = operation.primitive.name in ELEMENTWISE and len(linear) == 1 and linear[0].root >= 0
-        follows = follows and math.prod(linear[0].shape) == math.prod(outs[0].shape) == 1
-        root = linear[0].root if follows else self.number
-        found = [_Linear(v, out.shape, out.dtype, root) for v, out in zip(values, outs)]
-        return [_Other(self.plain(f)) for f in found] if root in self.roots and not follows else list(found)
+            values = make([g.value if isinstance(g, _Linear) else g for g in given])
+        one = len(linear) == 1 and math.prod(linear[0].shape) == math.prod(outs[0].shape) == 1
+        if one and operation.primitive.name in ELEMENTWISE and linear[0].root is not None:
+            return [_Linear(values[0], outs[0].shape, outs[0].dtype, linear[0].root)]
+        found = [_Linear(v, x.shape, x.dtype, (self.number, i)) for i, (v, x) in enumerate(zip(values, outs))]
+        return [_Other(self.plain(f)) if f.root in self.roots else f for f in found]
 
     def plain(self, value: Any) -> Any:
         """A value for an operation that is not linear: that of a predictor, if it is linear in θ."""
@@ -247,7 +266,7 @@ class _Walk:
             return value.value
         if not isinstance(value, _Linear):
             return value
-        if value.root < 0:
+        if value.root is None:
             raise _TooMany
         if not any(value is cut for cut in self.cuts):
             self.cuts.append(value)
@@ -261,21 +280,30 @@ def _inner(operation: Any) -> ClosedJaxpr:
     return operation.params.get("jaxpr") or operation.params["call_jaxpr"]
 
 
-def _made(operation: Any, values: list) -> list:
-    """What an operation makes of values."""
+def _made(jaxpr: Any, operation: Any, values: list) -> list:
+    """What one of the operations of a list makes of values."""
     named = {v: x for v, x in zip(operation.invars, values) if not isinstance(v, Literal)}
-    names = str(operation.primitive), __name__, ("",) * len(named), ("",) * len(operation.outvars)
-    alone = Jaxpr((), list(named), operation.outvars, [operation], operation.effects, DebugInfo(*names))
-    return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*named.values())
+    alone = {"constvars": [], "invars": list(named), "outvars": operation.outvars, "eqns": [operation]}
+    return jaxpr_as_fun(ClosedJaxpr(jaxpr.replace(**alone, effects=operation.effects), []))(*named.values())
 
 
-def _is_logaddexp(operation: Any) -> bool:
-    """Whether an operation does step by step what `jnp.logaddexp` does."""
+def _is_logaddexp(operation: Any, make: Callable[[list], list]) -> bool:
+    """Whether an operation and its derivative do step by step what `jnp.logaddexp` and its derivative do."""
     if operation.primitive.name != "custom_jvp_call" or len(operation.invars) != 2:
         return False
-    like = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in operation.invars]
-    (known,) = jax.make_jaxpr(jnp.logaddexp)(*like).jaxpr.eqns[-1:]
-    return str(operation.params["call_jaxpr"]) == str(known.params.get("call_jaxpr"))
+    free = tuple(not isinstance(v, Literal) for v in operation.invars)
+    like = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v, f in zip(operation.invars, free) if f]
+
+    def written(f: Callable) -> str:
+        """The derivative, as a list of operations."""
+
+        def of_free(*x: Array) -> Array:
+            rest = iter(x)
+            return f(*(next(rest) if is_free else v.val for v, is_free in zip(operation.invars, free)))
+
+        return str(jax.make_jaxpr(lambda x, along: jax.jvp(of_free, x, along))(tuple(like), tuple(like)))
+
+    return written(lambda *values: make(list(values))[0]) == written(jnp.logaddexp)
 
 
 @jax.custom_jvp
