@@ -8,6 +8,7 @@ polynomial in θ. Values of degree 1 that something not linear takes are the pre
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -141,7 +142,8 @@ def find(log_likelihood: Callable[[Array, PyTree], Array], theta: Any, row: PyTr
         except _TooMany:
             return None
         # One number on which several predictors depend, each by a factor and a summand, is a better one than they are.
-        again = roots | {cut.root for cut in walk.cuts if sum(other.root == cut.root for other in walk.cuts) > 1}
+        times = Counter(cut.root for cut in walk.cuts)
+        again = roots | {root for root, many in times.items() if many > 1 and root is not None}
         if again == roots:
             break
         roots = again
