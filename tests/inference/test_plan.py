@@ -10,12 +10,14 @@ from hamcmc.inference.plan import (
     KEPT,
     LARGEST_BATCH,
     NOISE,
+    PREPARING,
     Measured,
     Plan,
     decide,
     duration,
     first_run,
     longer,
+    saved,
 )
 
 MANY = Measured(10**6, 100, False, 550, 32, False)
@@ -288,10 +290,18 @@ def test_what_is_no_network_is_not_taken_for_one(change):
     assert decide(Measured(1437, 46_090, False, 550, 32, True, matrices=3)._replace(**change)) != "folded"
 
 
-def test_the_plan_says_by_what_gradients_are_computed():
-    plain, one, two = (decide(KNOWN._replace(predictors=k)) for k in range(3))
+def test_gradients_by_predictors_are_for_runs_that_are_long_enough_to_pay():
+    long = KNOWN._replace(counted=True, iterations=10**6)
+    plain, one, two = (decide(long._replace(predictors=k)) for k in range(3))
     assert (plain.predictors, one.predictors, two.predictors) == (0, 1, 2)
     assert "predictor" not in plain.reason
     assert "by the linear predictor of each row" in one.reason
     assert "by the 2 linear predictors of each row" in two.reason
     assert one._replace(predictors=0, reason=plain.reason) == plain
+    assert decide(KNOWN._replace(predictors=1)) == decide(KNOWN)  # the usual thousand draws take no time
+    several = KNOWN._replace(predictors=1, counted=True)
+    least = next(n for n in range(1000, 10**6, 1000) if decide(several._replace(iterations=n)).predictors)
+    wide = several._replace(dimension=1000, rows=20_000)
+    assert 3_000 < least < 100_000
+    assert decide(wide._replace(iterations=10_000)).predictors == 1
+    assert saved(wide, 32, 0) < -PREPARING

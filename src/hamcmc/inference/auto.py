@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -141,8 +141,10 @@ def prepare(
             estimated = reduced(posterior, found, shards is None)
             noise = gradient_noise(estimated, found, seed=seed)
             facts = facts._replace(noise=noise.largest, bend=noise.bend)
-            if isinstance(estimated, SecondOrder) and (seen := predictors_of(posterior, like)) is not None:
-                facts = facts._replace(predictors=seen.number)
+    could = decide(facts._replace(predictors=1))  # where one would not pay, none is looked for
+    pays = isinstance(could, Plan) and could.predictors and isinstance(estimated, SecondOrder)
+    if pays and (seen := predictors_of(posterior, like)) is not None:
+        plan = cast(Plan, decide(facts._replace(predictors=seen.number)))
     plan = agreed(plan)._replace(ensembles=ensembles or plan.ensembles, options=plan.options | options)
     plan = plan._replace(hasty=plan.hasty and "adapt" not in options)
     if plan.regime == "predictions":

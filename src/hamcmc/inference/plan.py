@@ -41,6 +41,11 @@ SMALL, MOST_PACES = 250_000, 8  # operations on a row; a network of fewer makes 
 FRICTION = 0.05  # of SGHMC there
 STORED = 2**28  # numbers that the draws of such a run may take
 
+# Of gradients by linear predictors, measured on two cores:
+PREPARING = 1.5  # seconds in which their table is traced and compiled
+SPEED = 5e10  # operations per second in matrix products
+WRITING = 4e-9  # seconds to write one number of the table
+
 TRAJECTORIES = "; ensemble_hmc adapts metric, step and path in warm-up"
 PROPOSALS = "; independent proposals from the normal approximation at the mode, with a Metropolis test"
 
@@ -258,11 +263,27 @@ def on_minibatches(facts: Measured, what: str, slow: str) -> Plan:
         return plan._replace(importance=not facts.shared)
     warmup = SETTLING * math.ceil(1 / step)
     options: dict[str, Any] = {"replicas": REPLICAS}
-    if facts.predictors:
-        what = "the linear predictor" if facts.predictors == 1 else f"the {facts.predictors} linear predictors"
-        reason += f"; gradients by {what} of each row, because the likelihood sees nothing else of the parameters"
     plan = Plan("minibatches", "leimkuhler_matthews", options, step, size, ENSEMBLES, warmup, thin, reason)
-    return plan._replace(importance=not facts.shared, predictors=facts.predictors)
+    plan = plan._replace(importance=not facts.shared)
+    draws = facts.iterations if facts.counted else plan.num_samples
+    if not facts.predictors or saved(facts, size, warmup + draws * thin) < 0:
+        return plan
+    seen = "the linear predictor" if facts.predictors == 1 else f"the {facts.predictors} linear predictors"
+    reason += f"; gradients by {seen} of each row, because the likelihood sees nothing else and the run is long"
+    return plan._replace(reason=reason, predictors=facts.predictors)
+
+
+def saved(facts: Measured, batch_size: int, iterations: int) -> float:
+    """Seconds that gradients by linear predictors save in a run, less those that it takes to prepare their table.
+
+    For each replica, a gradient for any likelihood has four products with the minibatch and one with a D × D matrix
+    that are not needed; k predictors have two with their part of the table instead.
+    """
+    k, d = facts.predictors, facts.dimension
+    numbers = facts.rows * k * d  # of the table, which is a product of the design with a D × D matrix
+    spent = PREPARING + numbers * (2 * d / SPEED + WRITING)
+    less = 2 * REPLICAS * ENSEMBLES * (d**2 + (4 - 2 * k) * batch_size * d)
+    return iterations * less / SPEED - spent
 
 
 def on_predictions(facts: Measured, what: str) -> Plan:
