@@ -90,9 +90,9 @@ def main() -> None:
     numbers = lambda text: [int(i) for i in text.split(",")]
     parser.add_argument("--rank", type=numbers, default=[10], help="recommenders: numbers of factors; default: 10")
     parser.add_argument("--sentences", type=numbers, default=(), help="denoisers: 2,3,…; default: those not tuned on")
-    parser.add_argument("--snr", type=int, default=5, help="denoisers: of the noisy files, in dB; default: 5")
+    parser.add_argument("--snr", type=numbers, default=[5], help="denoisers: 5,0,10, of the files, in dB; default: 5")
     words = lambda text: text.split(",")
-    parser.add_argument("--only", type=words, default=(), help="denoisers: noisy,best,…; race: linear,student,…")
+    parser.add_argument("--only", type=words, default=(), help="denoisers: noisy,default,…; race: linear,student,…")
     parser.add_argument("--methods", type=words, default=(), help="race: hamcmc,nuts-white,…; default: all")
     parser.add_argument("--seconds", type=float, default=0.0, help="race: the budget of each run; default: 120")
     parser.add_argument("--rounds", type=int, default=0, help="race: runs of each method on each problem; default: 3")

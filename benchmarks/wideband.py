@@ -23,7 +23,7 @@ from hamcmc.speech import metrics
 
 RATE, SECONDS = 48000, 4
 SNRS = (0, 5, 10)
-METHODS = ("noisy", "noisereduce", "noisereduce_moving", "log_mmse", "rnnoise", "first_guess", "fast")
+METHODS = ("noisy", "noisereduce", "noisereduce_moving", "log_mmse", "rnnoise", "first_guess", "default")
 SCORES = {
     "sdr": ("SDR", 2),
     "si_sdr": ("SI-SDR", 2),
@@ -31,7 +31,7 @@ SCORES = {
     "narrow": ("PESQ", 2),
     "wide": ("PESQ wide", 2),
 }
-OURS = "fast"
+OURS = "default"
 
 
 def run(
@@ -150,7 +150,7 @@ def against(found: list[dict[str, Any]]) -> list[Against]:
     """Ours beside each of the other projects: even, where the difference is within two standard errors."""
     sides = []
     for method in dict.fromkeys(r["method"] for r in found):
-        if method in ("noisy", "first_guess", "fast"):
+        if method in ("noisy", "first_guess", "default"):
             continue
         for name in ("si_sdr", "wide"):
             mean, error = differences(found, method, name)

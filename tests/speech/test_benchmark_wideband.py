@@ -34,14 +34,14 @@ def test_ours_stands_where_its_differences_are(recordings, tmp_path, monkeypatch
     def method(gain):
         return lambda x, rate: calls.append(1) or gain * x
 
-    monkeypatch.setattr(wideband, "METHODS", ("noisy", "rnnoise", "fast"))
+    monkeypatch.setattr(wideband, "METHODS", ("noisy", "rnnoise", "default"))
     monkeypatch.setattr(denoisers, "METHODS", {m: method(1) for m in wideband.METHODS})
     monkeypatch.setattr(denoisers, "fingerprint", lambda method: "same")
     value = {"n": 0}
 
     def score(clean, estimate):
         value["n"] += 1
-        return dict.fromkeys(wideband.SCORES, float(value["n"] % 3))  # noisy 1, rnnoise 2, fast 0
+        return dict.fromkeys(wideband.SCORES, float(value["n"] % 3))  # noisy 1, rnnoise 2, default 0
 
     monkeypatch.setattr(wideband, "score", score)
     *tables, standing = wideband.run(True, str(recordings), (), tmp_path)
