@@ -33,7 +33,7 @@ coverage: .venv/installed-test .venv/installed-dev  # lines of src/ that `make t
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --cov=src/hamcmc --cov-report=term-missing:skip-covered
 
 mutation: .venv/installed-test  # counts how many small faults in the curvature and the samplers the tests notice
-	$(BIN)/python tools/mutation_score.py
+	$(BIN)/python -m tools.mutation_score
 
 calibration: .venv/installed-test  # simulation-based calibration of every sampler on two models
 	$(BIN)/python -m tests.hardening.sbc
@@ -43,7 +43,7 @@ zoo: .venv/installed-test  # hours: samples every posterior of tests/zoo by one 
 	$(BIN)/python -m tests.zoo run --resume --out zoo.json $(ZOO)
 
 soak: .venv/installed-test  # an hour of all kinds of work, in which memory must not grow
-	$(BIN)/python tools/soak.py --minutes 60
+	$(BIN)/python -m tools.soak
 
 bench: .venv/installed-bench
 	$(BIN)/python -m benchmarks

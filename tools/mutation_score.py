@@ -1,18 +1,19 @@
 """How many small faults the tests notice: the mutation score of the curvature and the samplers.
 
-    python tools/mutation_score.py [FILE ...] [--mutants 10] [--seed 0] [--tests FILE ...] [--out score.json]
+    python -m tools.mutation_score [FILE ...] [--mutants 10] [--seed 0] [--tests FILE ...]
 
 Of each FILE (below src/hamcmc; by default all files of samplers/) a random sample of mutants is taken: an operator is
 swapped, a term is dropped, a sign, a comparison or a condition is reversed, or a constant is changed. Each mutant is
 written into a copy of the repository, where the tests of that file run until one fails. Tests that break the source
 themselves are left out, because they would find the fault by its text. The survivors are listed for a human to look at:
-some mutants change nothing that matters.
+some mutants change nothing that matters. An interrupted run goes on where it was, as long as the file is the same. The
+score of all samplers is kept for the page on calibration.
 """
 
 import argparse
 import ast
 import copy
-import json
+import hashlib
 import os
 import random
 import shutil
@@ -22,7 +23,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from benchmarks import page
+from benchmarks.measure import Table
+
+from hamcmc.paper.journal import Journal
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("src/hamcmc")
@@ -30,6 +36,9 @@ TESTS = ("tests/samplers/test_reference.py", "tests/samplers/test_protocol.py", 
 OWN_TESTS = {  # in place of, or before, the tests of all samplers
     "samplers/curvature.py": ("tests/samplers/test_curvature.py", "tests/samplers/test_reference.py"),
     "samplers/noise.py": ("tests/samplers/test_noise.py",),
+    "samplers/small.py": ("tests/samplers/test_small.py",),
+    "samplers/leimkuhler_matthews.py": ("tests/samplers/test_leimkuhler_matthews.py", *TESTS),
+    "samplers/independence.py": ("tests/samplers/test_independence.py", *TESTS),
     "samplers/alternating.py": ("tests/samplers/test_alternating.py", "tests/target/test_factor.py"),
     "samplers/svrg.py": ("tests/target/test_estimators.py",),
     **{
@@ -42,6 +51,10 @@ OWN_TESTS = {  # in place of, or before, the tests of all samplers
         for s in ("metric", "resting", "langevin", "adjusted", "underdamped")
     },
     **{
+        f"samplers/ensemble/{s}.py": ("tests/samplers/test_hamiltonian.py", *TESTS)
+        for s in ("hamiltonian", "mass", "pace")
+    },
+    **{
         f"target/{s}.py": ("tests/target/test_factor.py", "tests/target")
         for s in ("protocol", "posterior", "estimators", "support", "mode", "minibatch")
     },
@@ -52,8 +65,10 @@ WORDS = {  # tests of a sampler are those that name it: all of them would take m
     "langevin": "ensemble or replicas",
     "adjusted": "adjusted",
     "underdamped": "underdamped",
+    **dict.fromkeys(("hamiltonian", "mass", "pace"), "hamiltonian or hmc"),
+    "leimkuhler_matthews": "leimkuhler_matthews or matthews",
+    "independence": "independence",
 }
-COMPILED = Path(".pytest_cache/d/xla")
 SKIPPED = "not broken and not noticed and not power"  # tests that break the source
 SWAPS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult, ast.MatMult: None}
 TURNS = {ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
@@ -132,29 +147,63 @@ def run(tree: Path, file: str, tests: tuple[str, ...], patience: float) -> str:
     return "failed" if done.returncode else "passed"
 
 
-def score(tree: Path, file: str, asked: argparse.Namespace) -> dict:
+def score(tree: Path, file: str, asked: argparse.Namespace, journal: Journal) -> dict[str, Any]:
     """Try a sample of the mutants of a file."""
     target, tests = tree / SOURCE / file, tuple(asked.tests or OWN_TESTS.get(file, TESTS))
     source = target.read_text()
     all_of_them = mutants(source)
     chosen = random.Random(f"{asked.seed} {file}").sample(all_of_them, min(asked.mutants, len(all_of_them)))
-    began = time.monotonic()
-    if run(tree, file, tests, 3600) != "passed":
-        sys.exit(f"the tests of {file} fail without any mutant")
-    patience = 60 + 5 * (time.monotonic() - began)
-    print(f"{file}: {len(chosen)} of {len(all_of_them)} mutants; the tests take {time.monotonic() - began:.0f} s")
-    survivors, killed = [], 0
+    what = {"file": file, "source": hashlib.sha256(source.encode()).hexdigest(), "tests": tests}
+    patience = None
+    known, began = {}, time.monotonic()
     for m in sorted(chosen):
-        content = source.encode()
-        target.write_bytes(content[: m.begin] + m.new.encode() + content[m.end :])
-        outcome = run(tree, file, tests, patience)
-        killed += outcome != "passed"
+        if (outcome := journal.get(what | {"mutant": m})) is None:
+            if patience is None:  # the first that is not known
+                if run(tree, file, tests, 3600) != "passed":
+                    sys.exit(f"the tests of {file} fail without any mutant")
+                patience = 60 + 5 * (time.monotonic() - began)
+            content = source.encode()
+            target.write_bytes(content[: m.begin] + m.new.encode() + content[m.end :])
+            outcome = run(tree, file, tests, patience)
+            target.write_text(source)
+            journal.put(what | {"mutant": m}, outcome)
+        known[m] = outcome
         print(f"  {outcome:7s}{file}:{m.line}  {' '.join(m.old.split())[:60]}  →  {m.new[:60]}", flush=True)
-        if outcome == "passed":
-            survivors.append(m._asdict())
-    target.write_text(source)
-    print(f"{file}: {killed} of {len(chosen)} noticed", flush=True)
-    return {"file": file, "mutants": len(chosen), "of": len(all_of_them), "noticed": killed, "survivors": survivors}
+    survived = [m for m, outcome in known.items() if outcome == "passed"]
+    print(f"{file}: {len(chosen) - len(survived)} of {len(chosen)} noticed", flush=True)
+    spent = journal.get(what | {"seconds": asked.mutants}) or 0.0
+    if patience is not None:
+        journal.put(what | {"seconds": asked.mutants}, spent := spent + time.monotonic() - began)
+    return {"file": file, "of": len(all_of_them), "outcomes": known, "survived": survived, "seconds": spent}
+
+
+def keep(scores: list[dict[str, Any]], asked: argparse.Namespace) -> None:
+    """Keep the table of scores, and that of the survivors."""
+    rows = [
+        {
+            "file": f"`{s['file']}`",
+            "mutants": s["of"],
+            "tried": len(s["outcomes"]),
+            "noticed": len(s["outcomes"]) - len(s["survived"]),
+        }
+        for s in scores
+    ]
+    sums = {k: sum(r[k] for r in rows) for k in ("mutants", "tried", "noticed")}
+    show = lambda text: f"`{' '.join(text.split())}`".replace("|", "\\|")
+    survivors = [
+        {"line": f"{s['file']}:{m.line}", "code": show(m.old), "as": show(m.new)} for s in scores for m in s["survived"]
+    ]
+    tables = [Table("Mutants that the tests notice", [*rows, {"file": "all"} | sums])]
+    tables += [Table("Mutants that no test noticed", survivors)] * bool(survivors)
+    page.store(
+        path := page.RESULTS / "mutation.json",
+        tables,
+        command="make mutation",
+        seconds=sum(s["seconds"] for s in scores),
+        settings={"mutants of each file": asked.mutants},
+        seeds=[asked.seed],
+    )
+    print(f"Kept in {path}; `make pages` puts it on the page.")
 
 
 def main() -> None:
@@ -164,22 +213,20 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=10, help="of each file")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tests", nargs="+", help="tests to run in place of those that are known for a file")
-    parser.add_argument("--out", type=Path, help="write the scores as JSON")
     asked = parser.parse_args()
     samplers = sorted(p.relative_to(ROOT / SOURCE).as_posix() for p in (ROOT / SOURCE / "samplers").rglob("*.py"))
     files = asked.files or [file for file in samplers if not file.endswith("__init__.py")]
+    journal = Journal(ROOT / "reproduced" / "mutation" / "mutants.json")
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
         for name in ("src", "tests", "benchmarks"):
             shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", tree)
-        if (ROOT / COMPILED).is_dir():  # most programs do not change
-            shutil.copytree(ROOT / COMPILED, tree / COMPILED, copy_function=os.link)
-        scores = [score(tree, file, asked) for file in files]
-    noticed, tried = (sum(s[k] for s in scores) for k in ("noticed", "mutants"))
-    print(f"mutation score: {noticed} of {tried}, {noticed / max(tried, 1):.0%}")
-    if asked.out:
-        asked.out.write_text(json.dumps(scores, indent=2))
+        scores = [score(tree, file, asked, journal) for file in files]
+    survived, tried = (sum(len(s[k]) for s in scores) for k in ("survived", "outcomes"))
+    print(f"mutation score: {tried - survived} of {tried}, {1 - survived / max(tried, 1):.0%}")
+    if not asked.files and not asked.tests:
+        keep(scores, asked)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,32 @@
 """Do the project's whole work over and over, and fail if memory or open files grow.
 
-    python tools/soak.py [--minutes 60] [--out soak.json]
+    python -m tools.soak [--minutes 60]
 
-A round samples a posterior, stops it by a signal, resumes and summarises it, writes its report, factorizes ratings,
-predicts and reports them, and denoises a recording. A line each minute says how much memory (resident) and how many
-open files and threads there are after a round. The first tenth of the rounds, in which programs are compiled and caches
-fill, does not count. Memory fails if a Theil–Sen line through the rest surely rises (99 %), by more than 3 % of what
-there is and 20 MB; open files and threads fail if the median of the last third is above that of the first.
+A round makes one automatic call, samples a posterior, stops it by a signal, resumes and summarises it, writes its
+report, factorizes ratings, predicts and reports them, and denoises a recording. A line each minute says how much memory
+(resident) and how many open files and threads there are after a round. The first tenth of the rounds, in which programs
+are compiled and caches fill, does not count. Memory fails if a Theil–Sen line through the rest surely rises (99 %), by
+more than 3 % of what there is and 20 MB; open files and threads fail if the median of the last third is above that of
+the first. What an hour or more found is kept.
 """
 
 import argparse
 import ctypes
 import gc
-import json
 import os
 import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import soundfile as sf
+from benchmarks import page
+from benchmarks.measure import Table
 from scipy.stats import theilslopes
 
 import hamcmc
@@ -36,6 +39,27 @@ from hamcmc.speech.file import denoise_file
 SHARE, LEAST = 0.03, 20.0  # growth of memory that is too much: of what there is, and in MB
 
 
+class Course(NamedTuple):
+    """How a quantity went over the rounds: at first, at last, its growth in words, and whether that is too much."""
+
+    what: str
+    first: float
+    last: float
+    growth: str
+    grown: bool
+
+
+def automatic(folder: Path, seed: int) -> None:
+    """One call that leaves everything automatic."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(300, 3)).astype(np.float32)
+    y = (rng.random(300) < 1 / (1 + np.exp(-x @ np.array([1.0, -1.0, 0.5])))).astype(np.float32)
+    log_prior = lambda t: -0.5 * jnp.sum(t**2)
+    log_likelihood = lambda t, row: row[1] * (row[0] @ t) - jnp.logaddexp(0.0, row[0] @ t)
+    result = hamcmc.sample(hamcmc.Posterior(log_prior, log_likelihood, (x, y), init=jnp.zeros(3)), progress=False)
+    assert result.check().word in ("good", "usable"), f"round {seed}: {result.check()}"
+
+
 def sample(folder: Path, seed: int) -> None:
     """A run that is stopped, resumed, summarised and reported."""
     x = np.random.default_rng(seed).normal(1, 1, (500, 2)).astype(np.float32)
@@ -43,7 +67,8 @@ def sample(folder: Path, seed: int) -> None:
     posterior = hamcmc.Posterior(log_prior, log_likelihood, x)
 
     def stop(status: hamcmc.inference.progress.Status) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
+        if status.draws:  # not while it compiles, when there is nothing to resume
+            os.kill(os.getpid(), signal.SIGTERM)
 
     start, run = jnp.zeros(2), folder / "run"
     common = {"num_samples": 9000, "chains": 2, "batch_size": 50, "seed": seed}
@@ -84,39 +109,31 @@ def measure() -> dict[str, float]:
     return {"memory": pages * os.sysconf("SC_PAGE_SIZE") / 2**20, "files": files, "threads": threads}
 
 
-def verdict(rows: list[dict[str, float]]) -> list[str]:
-    """What grew, in words."""
+def courses(rows: list[dict[str, float]]) -> list[Course]:
+    """How memory, open files and threads went after the first tenth of the rounds."""
     kept = rows[len(rows) // 10 :]
-    if len(kept) < 10:
-        return [f"only {len(rows)} rounds: too few to tell"]
     minutes, memory = (np.array([r[k] for r in kept]) for k in ("minutes", "memory"))
     slope, _, low, high = theilslopes(memory, minutes, 0.99)
-    span = minutes[-1] - minutes[0]
-    print(f"memory: {60 * slope:+.1f} MB/h, 99 % between {60 * low:+.1f} and {60 * high:+.1f}; {memory[-1]:.0f} MB")
-    grown = []
-    if low > 0 and slope * span > max(LEAST, SHARE * np.median(memory)):
-        grown.append(f"memory grew by {slope * span:.0f} MB in {span:.0f} minutes")
-    third = len(kept) // 3
-    for what in ("files", "threads"):
-        before, after = (np.median([r[what] for r in part]) for part in (kept[:third], kept[-third:]))
-        print(f"{what}: {before:.0f}, then {after:.0f}")
-        if after > before:
-            grown.append(f"{what} grew from {before:.0f} to {after:.0f}")
-    return grown
+    rises = bool(low > 0 and slope * np.ptp(minutes) > max(LEAST, SHARE * np.median(memory)))
+    growth = f"{60 * slope:+.1f} MB/h, 99 % between {60 * low:+.1f} and {60 * high:+.1f}"
+    found, third = [Course("memory, MB", memory[0], memory[-1], growth, rises)], len(kept) // 3
+    for name in ("files", "threads"):
+        before, after = (float(np.median([r[name] for r in part])) for part in (kept[:third], kept[-third:]))
+        found.append(Course(name, before, after, f"{after - before:+.0f}", after > before))
+    return found
 
 
 def main() -> None:
     """Work until the time is up."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--out", type=Path, help="write every measurement as JSON")
     asked = parser.parse_args()
     jax.config.update("jax_compilation_cache_dir", tempfile.mkdtemp())  # as in the shell
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     began, told, rows = time.monotonic(), 0.0, []
     while time.monotonic() - began < 60 * asked.minutes:
         with tempfile.TemporaryDirectory() as folder:
-            for work in (sample, factorize, denoise):
+            for work in (automatic, sample, factorize, denoise):
                 work(Path(folder), len(rows))
         rows.append({"minutes": (time.monotonic() - began) / 60} | measure())
         if rows[-1]["minutes"] - told >= 1:
@@ -126,10 +143,23 @@ def main() -> None:
                 f"{r['threads']} threads",
                 flush=True,
             )
-    grown = verdict(rows)
-    if asked.out:
-        asked.out.write_text(json.dumps(rows))
-    sys.exit("; ".join(grown))
+    if len(rows) < 12:
+        sys.exit(f"only {len(rows)} rounds: too few to tell")
+    found = courses(rows)
+    for c in found:
+        print(f"{c.what}: {c.first:.0f}, then {c.last:.0f} ({c.growth})")
+    if asked.minutes >= 60:
+        shown = [{"": c.what, "first": f"{c.first:.0f}", "last": f"{c.last:.0f}", "growth": c.growth} for c in found]
+        page.store(
+            path := page.RESULTS / "soak.json",
+            [Table(f"{len(rows)} rounds in {rows[-1]['minutes']:.0f} minutes", shown)],
+            command="make soak",
+            seconds=60 * rows[-1]["minutes"],
+            settings={"minutes": asked.minutes},
+            seeds="the number of the round",
+        )
+        print(f"Kept in {path}; `make pages` puts it on the page.")
+    sys.exit("; ".join(f"{c.what} grew from {c.first:.0f} to {c.last:.0f}" for c in found if c.grown))
 
 
 if __name__ == "__main__":
