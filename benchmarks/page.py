@@ -104,12 +104,15 @@ def keep(path: Path, results: Path = RESULTS) -> Path:
     found = json.loads(path.read_text())
     if found["quick"]:
         raise ValueError(f"{path} is of a quick run: only full runs are kept")
-    if len(set(found["columns"])) < len(found["columns"]):
-        raise ValueError(f"{path} has two columns with one name: {', '.join(found['columns'])}")
+    tables = [found, *found.get("tables", ())]
+    for columns in (t["columns"] for t in tables):
+        if len(set(columns)) < len(columns):
+            raise ValueError(f"{path} has two columns with one name: {', '.join(columns)}")
     kept = {k: found[k] for k in ("command", "date", "seconds", "quick", "settings")}
     kept |= {"seeds": [found["seed"]], "versions": found["versions"], "machine": found["machine"]}
-    rows = [dict(zip(found["columns"], map(rounded, row))) for row in found["rows"]]
-    kept |= {"tables": [{"title": found["title"], "rows": rows, "against": []}], "notes": found["notes"]}
+    rows = [[dict(zip(t["columns"], map(rounded, row))) for row in t["rows"]] for t in tables]
+    kept |= {"tables": [{"title": t["title"], "rows": r, "against": []} for t, r in zip(tables, rows)]}
+    kept |= {"notes": found["notes"]}
     out = results / "reproductions" / f"{found['name']}.json"
     out.parent.mkdir(exist_ok=True)
     out.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
@@ -153,7 +156,8 @@ def of_block(what: str, names: Mapping[str, str], results: Path) -> str:
         return f"{about}{run(found)}\n\n" + "\n\n".join(folded(*t) for t in tables) + f"\n\n{conditions(found)}"
     notes = "".join(f"\n\n{n}" for n in found["notes"])
     picture = f"{PICTURES[what]}\n\n" if what in PICTURES else ""
-    body = "\n\n".join(folded(*t) if picture else t[1].strip() for t in tables)  # a picture comes before its numbers
+    titled = (t[1].strip() if not i else f"**{t[0]}.**\n\n{t[1].strip()}" for i, t in enumerate(tables))
+    body = "\n\n".join(folded(*t) for t in tables) if picture else "\n\n".join(titled)  # a picture precedes numbers
     return f"{run(found)}\n\n{picture}{body}{notes}\n\n{conditions(found)}"
 
 

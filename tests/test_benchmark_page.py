@@ -250,13 +250,14 @@ def test_two_pages_cannot_disagree(results, tmp_path):
 
 
 def test_the_result_of_a_reproduction_is_kept_and_shown(tmp_path):
-    from hamcmc.paper.common import finish, record
+    from hamcmc.paper.common import Table, finish, record
 
     made = finish(
         *(tmp_path, "fig4", "A title"),
         **{"quick": False, "seed": 3, "settings": {"runs": 2}, "columns": ["a", "b"], "rows": [["x", 0.123456]]},
         figures={},
         notes=["A note."],
+        tables=[Table("Second", ["c"], [[0.98765]])],
         more={"curve": [1.0, 2.0]},
     )
     record(made, "hamcmc reproduce fig4 --seed 3", 5.0)
@@ -265,6 +266,8 @@ def test_the_result_of_a_reproduction_is_kept_and_shown(tmp_path):
     text = expanded("reproductions/fig4", tmp_path)
     assert "`hamcmc reproduce fig4 --seed 3`, " in text
     assert "| x | 0.1235 |" in text
+    assert "**Second.**" in text
+    assert "| 0.9877 |" in text
     assert "A note." in text
     assert "Seeds: 3." in text
     assert "`hamcmc reproduce fig5` will fill this place" in expanded("reproductions/fig5", tmp_path)

@@ -63,9 +63,13 @@ def test_the_whole(small, corpus, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_changes_are_measured_one_by_one(small, corpus, tmp_path):
-    results = fig3.reproduce(tmp_path, quick=True, seed=3, corpus=corpus, changes="clip").results
-    assert [(r["method"], r["changes"]) for r in results["changes"]] == [(m, ["clip"]) for m in fig3.PAPER]
-    assert all(np.isfinite(r["gain"]) or r["lost"] for r in results["changes"])
+    found = fig3.reproduce(tmp_path, quick=True, seed=3, corpus=corpus, changes="clip")
+    results = found.results["changes"]
+    assert [(r["method"], r["changes"]) for r in results] == [(m, ["clip"]) for m in fig3.PAPER]
+    assert all(np.isfinite(r["gain"]) or r["lost"] for r in results)
+    _, second = found.tables
+    assert [row[:2] for row in second.rows] == [[m, "clip"] for m in fig3.PAPER]
+    assert [row[2] for row in second.rows] == [f"{r['sdr']:.2f}" for r in results]
 
 
 def test_the_sampler_cleans(corpus):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hamcmc.paper.common import Reproduction
+from hamcmc.paper.common import Reproduction, Table
 from hamcmc.paper.contest import Contest, Side
 from hamcmc.paper.demo import Demo
 from hamcmc.paper.gallery import Row
@@ -29,11 +29,12 @@ def test_a_reproduction(tmp_path, picture):
     results = {"seed": 3, "settings": {"<runs>": 7}, "versions": {"jax": "1.2"}, "curve": list(range(10_000))}
     found = Reproduction(
         "fig9", "A <title>", True, ["sampler", "bias"], [["sgld", 0.123456], ["<b>", None]], ["A & note."],
-        [picture, tmp_path / "results.json"], results,
+        [picture, tmp_path / "results.json"], results, [Table("Second", ["c"], [[0.98765]])],
     )  # fmt: skip
     html = reproduction.write(found, tmp_path / "new" / "page.html").read_text()
     parsed = Page(html)
     assert parsed.headings == ["A <title>", "Results", "Figures", "Settings"]
+    assert "0.9877" in parsed.text
     for words in ("sgld 0.1235", "<b> –", "A & note.", "settings.<runs> 7", "versions.jax 1.2", "seed 3", "quick"):
         assert words in " ".join(parsed.text.split())
     assert shows(html, picture)

@@ -211,12 +211,13 @@ def _remaining(out: Path, quick: bool, seed: int, given: "Record") -> "dict[str,
 
 
 def _print_reproduction(found: "Reproduction") -> None:
-    """A table of results, and what to know about them."""
+    """Tables of results, and what to know about them."""
     from rich.table import Table
 
-    table = Table(*map(str, found.columns), title=found.title)
-    for row in found.rows:
-        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row))
-    screen.print(table)
+    for title, columns, rows in found.tables:
+        table = Table(*map(str, columns), title=title)
+        for row in rows:
+            table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row))
+        screen.print(table)
     for note in found.notes:
         screen.print(note, highlight=False)

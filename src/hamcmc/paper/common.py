@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -40,9 +40,17 @@ STYLE: dict[Any, Any] = {
 }
 
 
+class Table(NamedTuple):
+    """One more table of a reproduction."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
 @dataclass(frozen=True)
 class Reproduction:
-    """The outcome of a reproduction: a table to print, notes to print below it, and the files that it wrote."""
+    """The outcome of a reproduction: tables to print, notes to print below them, and the files that it wrote."""
 
     name: str
     title: str
@@ -52,6 +60,12 @@ class Reproduction:
     notes: Sequence[str] = ()
     files: Sequence[Path] = ()
     results: Record = field(default_factory=dict)
+    more: Sequence[Table] = ()
+
+    @property
+    def tables(self) -> list[Table]:
+        """All tables, the main one first."""
+        return [Table(self.title, self.columns, self.rows), *self.more]
 
 
 def finish(
@@ -66,6 +80,7 @@ def finish(
     rows: Sequence[Sequence[Any]],
     figures: dict[str, Figure],
     notes: Sequence[str] = (),
+    tables: Sequence[Table] = (),
     more: Record | None = None,
 ) -> Reproduction:
     """Write the figures as PNG and SVG and everything else to ``results.json``. A quick run says so everywhere."""
@@ -90,13 +105,14 @@ def finish(
         "columns": list(columns),
         "rows": [list(row) for row in rows],
         "notes": list(notes),
+        "tables": [t._asdict() for t in tables],
         "versions": versions("hamcmc", "jax", "jaxlib", "numpy", "scipy", "matplotlib"),
         "machine": machine(),
         "date": date.today().isoformat(),
         **(more or {}),
     }
     files.append(out / "results.json")
-    return _write(Reproduction(name, title, quick, columns, rows, notes, files, results))
+    return _write(Reproduction(name, title, quick, columns, rows, notes, files, results, tables))
 
 
 def record(found: Reproduction, command: str, seconds: float) -> Reproduction:

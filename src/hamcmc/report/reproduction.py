@@ -20,10 +20,12 @@ def write(found: "Reproduction", out: str | os.PathLike) -> Path:
     """Write the page of a reproduction."""
     results = found.results
     pictures = "".join(picture(f, f"{found.title}: {f.stem}") for f in found.files if f.suffix == ".png")
-    rows = [[_cell(v) for v in row] for row in found.rows]
     settings = {k: v for k, v in results.items() if k in ("seed", "settings", "versions")}
     sections = {
-        "Results": frame.table([str(c) for c in found.columns], rows, found.title),
+        "Results": "".join(
+            frame.table([str(c) for c in t.columns], [[_cell(v) for v in row] for row in t.rows], t.title)
+            for t in found.tables
+        ),
         "Figures": pictures,
         "Settings": frame.table(
             ["setting", "value"], [[k, value(v)] for k, v in flatten(settings)], "From results.json", kind="words"
