@@ -25,6 +25,7 @@ from jax.flatten_util import ravel_pytree
 
 from hamcmc import samplers
 from hamcmc._compile import jit
+from hamcmc._random import below
 from hamcmc._types import PyTree, Record
 from hamcmc.inference.curvatures import flat_view, largest_curvature, prior_curvature, some_rows
 from hamcmc.inference.plan import FRICTION
@@ -298,7 +299,7 @@ def tried(white: Posterior, size: int, steps: int) -> Callable[..., tuple[Array,
 
             def step(t: Array, state: Any) -> Any:
                 key_rows, key_step = jax.random.split(jax.random.fold_in(key, t))
-                rows = minibatch.gather(data, jax.random.randint(key_rows, (size,), 0, length))
+                rows = minibatch.gather(data, below(key_rows, size, length))
                 return sampler.step(key_step, state, rows, (epsilon * share(t)).astype(x.dtype))[0]
 
             def turn(k: Array, carry: tuple) -> tuple:

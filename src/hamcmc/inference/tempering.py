@@ -10,6 +10,7 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from hamcmc import _check
+from hamcmc._random import below
 from hamcmc._types import PyTree
 from hamcmc.inference.many import Axes, Turn, advance
 from hamcmc.samplers.base import Sampler
@@ -104,7 +105,7 @@ class Ladder:
         def batch_at(t: Array) -> PyTree:
             if n is None:
                 return data
-            return minibatch.gather(data, jax.random.randint(keys(t)[0], (n,), 0, posterior.size))
+            return minibatch.gather(data, below(keys(t)[0], n, posterior.size))
 
         def turn(t: Array) -> Turn:
             """One minibatch for all, with the anchor of each rung; keys (rung, run)."""

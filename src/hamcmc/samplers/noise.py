@@ -1,14 +1,13 @@
 """Standard normal noise: ``jax.random.normal``'s numbers, two to five times faster on a CPU.
 
-On a CPU, JAX compiles its generator, Threefry, to a loop over passes through memory. Written out here, the twenty
-rounds and the map to a normal are one fused pass. This matters because noise is the largest cost of a cheap step.
+The generator is written out (:mod:`hamcmc._random`), so its rounds and the map to a normal are one fused pass. This
+matters because noise is the largest cost of a cheap step.
 
 Many single-precision numbers are made in pairs, one from each of the two words that Threefry gives. These are not
 ``jax.random.normal``'s numbers, which take both words for one of them.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from hamcmc._random import KEPT, kept, threefry
 from hamcmc._types import PyTree
 
-ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-PARITY = np.uint32(0x1BD11BDA)
-KEPT = 256  # noise of this size or more is computed once and kept
-KEPT_IN_ROWS = 64  # likewise for arrays with several axes, which XLA cannot vectorise where it fuses their reshape
+KEPT_IN_ROWS = (
+    64  # in place of KEPT for arrays with several axes, which XLA cannot vectorise where it fuses their reshape
+)
 PAIRED = 2**15  # single-precision noise of this size or more is made in pairs
 
 
@@ -45,16 +44,6 @@ def normal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     return kept(lambda count: from_counts(words, count, dtype), size).reshape(shape)
 
 
-def kept(numbers: Callable[[Array], Array], size: int) -> Array:
-    """The numbers at 0 … size−1, computed once.
-
-    XLA fuses cheap arithmetic into every place of use, where it computes all of it again; but never across a loop.
-    """
-    half = (size + 1) // 2
-    halves = lax.map(lambda i: numbers(i * half + lax.iota(jnp.uint32, half)), jnp.arange(2, dtype=jnp.uint32))
-    return halves.ravel()[:size]
-
-
 def from_counts(words: Array, count: Array, dtype: Any) -> Array:
     """The normal numbers at the given places of a key's sequence."""
     high, low = threefry(words[0], words[1], jnp.zeros_like(count), count)
@@ -76,19 +65,3 @@ def from_bits(bits: Array, dtype: Any) -> Array:
     mantissa = (bits >> kind(info.bits - info.nmant)) | one.view(kind)
     uniform = (lax.bitcast_convert_type(mantissa, dtype) - one) * (one - lowest) + lowest
     return dtype.type(np.sqrt(2)) * lax.erf_inv(jnp.maximum(lowest, uniform))
-
-
-def threefry(key0: Any, key1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
-    """Threefry-2x32 with 20 rounds (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011).
-
-    Of arrays of NumPy, too.
-    """
-    schedule = (key0, key1, key0 ^ key1 ^ PARITY)
-    x0, x1 = x0 + key0, x1 + key1
-    for block in range(5):
-        for r in ROTATIONS[block % 2]:
-            x0 = x0 + x1
-            x1 = x0 ^ ((x1 << np.uint32(r)) | (x1 >> np.uint32(32 - r)))
-        x0 = x0 + schedule[(block + 1) % 3]
-        x1 = x1 + (schedule[(block + 2) % 3] + np.uint32(block + 1))
-    return x0, x1

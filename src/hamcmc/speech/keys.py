@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hamcmc.samplers.noise import threefry
+from hamcmc._random import threefry
 
 
 class Steps(NamedTuple):

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from hamcmc._random import bits
 from hamcmc._types import PyTree
 from hamcmc.target import disk
 from hamcmc.target.mode import Laplace
@@ -178,9 +179,9 @@ def scores(view: Posterior, laplace: Laplace, *, draws: int | None = None, seed:
 
 def drawn_ticks(key: Array, iteration: Array, count: int) -> Array:
     """One tick from each of n ranges of equal length."""
-    bits = jax.random.bits(jax.random.fold_in(key, iteration), (count,), jnp.uint32)
+    drawn = bits(jax.random.fold_in(key, iteration), count)
     edges = np.arange(count + 1) * TICKS // count
-    return bits if count == 1 else jnp.asarray(edges[:-1], jnp.uint32) + bits % jnp.asarray(np.diff(edges), jnp.uint32)
+    return drawn if count == 1 else edges[:-1].astype(np.uint32) + drawn % np.diff(edges).astype(np.uint32)
 
 
 def probabilities(scores: np.ndarray) -> np.ndarray:

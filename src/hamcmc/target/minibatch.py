@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from hamcmc._random import below, bits
 from hamcmc._types import PyTree
 
 
@@ -23,7 +24,7 @@ def draw(key: Array, iteration: Array, size: int, batch_size: int, replace: bool
         iteration: the iteration's number.
     """
     if replace:
-        return jax.random.randint(jax.random.fold_in(key, iteration), (batch_size,), 0, size)
+        return below(jax.random.fold_in(key, iteration), batch_size, size)
     per_epoch = size // batch_size
     epoch, place = iteration // per_epoch, iteration % per_epoch
     return permute(jax.random.fold_in(key, epoch), place * batch_size + jnp.arange(batch_size), size)
@@ -38,7 +39,7 @@ def permute(key: Array, index: Array, size: int) -> Array:
     half = max(1, (int(size - 1).bit_length() + 1) // 2)
     mask = jnp.uint32(2**half - 1)
     rounds = 6 if size > 64 else 12  # short halves mix slowly
-    round_keys = jax.random.bits(key, (rounds,), jnp.uint32)
+    round_keys = bits(key, rounds)
 
     def network(x):
         left, right = x >> half, x & mask

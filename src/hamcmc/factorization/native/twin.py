@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from hamcmc._random import threefry
 from hamcmc.factorization.native.blocks import Blocks
-from hamcmc.samplers.noise import threefry
 
 SHORTEST = 1024  # chunk
 
