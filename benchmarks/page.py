@@ -32,7 +32,7 @@ PART = re.compile(r"(?P<name>[\w/]+)\.(?P<table>\d+)(?:\?(?P<rows>[^#]+))?(?:#(?
 PICTURES = {  # of reproductions, which docs/figures.py draws from what is kept
     "reproductions/where": "![The winner of each cell, and HAMCMC's score over the best other](_figures/where.png)",
 }
-COMMANDS = {"calibration": "make calibration"}  # that keep results and are not benchmarks
+COMMANDS = {name: f"make {name}" for name in ("calibration", "mutation", "soak")}  # keep results, are no benchmarks
 Row = Mapping[str, Any]
 
 
