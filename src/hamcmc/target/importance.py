@@ -180,8 +180,10 @@ def scores(view: Posterior, laplace: Laplace, *, draws: int | None = None, seed:
 def drawn_ticks(key: Array, iteration: Array, count: int) -> Array:
     """One tick from each of n ranges of equal length."""
     drawn = bits(jax.random.fold_in(key, iteration), count)
+    if count == 1:  # the range of all ticks, whose length is no number of 32 bits
+        return drawn
     edges = np.arange(count + 1) * TICKS // count
-    return drawn if count == 1 else edges[:-1].astype(np.uint32) + drawn % np.diff(edges).astype(np.uint32)
+    return jnp.asarray(edges[:-1], jnp.uint32) + drawn % jnp.asarray(np.diff(edges), jnp.uint32)
 
 
 def probabilities(scores: np.ndarray) -> np.ndarray:
