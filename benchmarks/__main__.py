@@ -30,11 +30,13 @@ NAMES = {
     "scaling": "scaling",
     "networks": "networks",
     "denoisers": "denoisers",
+    "coverage": "coverage",
     "wideband": "wideband",
 }
 OWN = {  # arguments
     "recommenders": ("ratings", "rank"),
     "denoisers": ("corpus", "sentences", "snr", "only"),
+    "coverage": ("corpus", "snr"),
     "wideband": ("recordings",),
     "large": ("folder",),
     "networks": ("uci",),
@@ -42,7 +44,11 @@ OWN = {  # arguments
     "race": ("only", "methods", "seconds", "rounds", "huge", "fresh"),
 }
 PATHS = ("ratings", "corpus", "recordings", "folder", "before", "uci")
-NEEDED = {"denoisers": "corpus", "wideband": "recordings"}  # paths without which a benchmark cannot be made
+NEEDED = {
+    "denoisers": "corpus",
+    "coverage": "corpus",
+    "wideband": "recordings",
+}  # paths without which a benchmark cannot be made
 
 
 def show(console: Console, table: Table) -> None:
@@ -82,7 +88,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds")
     of_ratings = "recommenders: files of ratings, in place of made ones"
     parser.add_argument("--ratings", nargs="+", metavar="PATH", default=(), help=of_ratings)
-    parser.add_argument("--corpus", metavar="PATH", help="denoisers: noisy sentences and their speech, as in NOIZEUS")
+    parser.add_argument(
+        "--corpus", metavar="PATH", help="denoisers, coverage: noisy files and their speech, like NOIZEUS"
+    )
     parser.add_argument("--recordings", metavar="PATH", help="wideband: made by tools/speech_data.py recordings PATH")
     parser.add_argument("--before", metavar="PATH", default="", help="seconds: a checkout of 0.1.0 to run beside it")
     parser.add_argument("--folder", metavar="PATH", help="large: where 13 GB of data are, or are put")
@@ -90,7 +98,7 @@ def main() -> None:
     numbers = lambda text: [int(i) for i in text.split(",")]
     parser.add_argument("--rank", type=numbers, default=[10], help="recommenders: numbers of factors; default: 10")
     parser.add_argument("--sentences", type=numbers, default=(), help="denoisers: 2,3,…; default: those not tuned on")
-    parser.add_argument("--snr", type=numbers, default=[5], help="denoisers: 5,0,10, of the files, in dB; default: 5")
+    parser.add_argument("--snr", type=numbers, default=[5], help="denoisers, coverage: 5,0,10, in dB; default: 5")
     words = lambda text: text.split(",")
     parser.add_argument("--only", type=words, default=(), help="denoisers: noisy,default,…; race: linear,student,…")
     parser.add_argument("--methods", type=words, default=(), help="race: hamcmc,nuts-white,…; default: all")
