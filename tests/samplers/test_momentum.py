@@ -183,6 +183,38 @@ def test_covariance_of_the_gradient(model, data):
     assert not step[False](jax.random.key(0), diagonal, data, 1e-4)[0].covariance.any()
 
 
+def test_ccadl_on_all_data_is_sgnht(model, data):
+    """There the gradient has no noise to make up for, so that both take the same steps."""
+    options = {"friction": 0.2, "rate": 0.3}
+    ends = []
+    for sampler in (hamcmc.ccadl(model, **options), hamcmc.sgnht(model.grad, **options)):
+        step, state = jax.jit(sampler.step), sampler.init(jnp.array([0.5, -1.0, 2.0]))
+        for key in jax.random.split(jax.random.key(3), 3):
+            state, _ = step(key, state, data, 1e-4)
+        ends.append(state)
+    ours, plain = ends
+    np.testing.assert_allclose(ours.position, plain.position, rtol=1e-5)
+    np.testing.assert_allclose(ours.momentum, plain.momentum, rtol=1e-4, atol=1e-6)
+    assert ours.xi == pytest.approx(float(plain.xi), rel=1e-5)
+
+
+def test_a_diagonal_covariance_rubs_as_the_whole_matrix(model, data):
+    """Of noise that is uncorrelated; values in ascending order, as eigenvalues are."""
+    values, momentum = jnp.array([2.0, 30.0, 500.0]), jnp.array([1.0, -2.0, 0.5])
+    found = []
+    for full in (False, True):
+        sampler = hamcmc.ccadl(model, full=full)
+        start = sampler.init(jnp.zeros(3))._replace(
+            covariance=jnp.diag(values) if full else values, momentum=momentum, step=jnp.int32(1)
+        )
+        found.append(jax.jit(sampler.step)(jax.random.key(0), start, data, 1e-2)[0])
+    diagonal, whole = found
+    np.testing.assert_allclose(diagonal.position, whole.position, rtol=1e-5)
+    assert diagonal.xi == pytest.approx(float(whole.xi), rel=1e-5)
+    loose = jax.jit(sampler.step)(jax.random.key(0), start._replace(covariance=jnp.zeros((3, 3))), data, 1e-2)[0]
+    assert np.abs(loose.position - whole.position).max() > 0.01  # the covariance does matter here
+
+
 # --- walls ---
 
 
