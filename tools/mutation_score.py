@@ -6,8 +6,9 @@ Of each FILE (below src/hamcmc; by default all files of samplers/) a random samp
 swapped, a term is dropped, a sign, a comparison or a condition is reversed, or a constant is changed. Each mutant is
 written into a copy of the repository, where the tests of that file run until one fails. Tests that break the source
 themselves are left out, because they would find the fault by its text. The survivors are listed for a human to look at:
-some mutants change nothing that matters. An interrupted run goes on where it was, as long as the file is the same. The
-score of all samplers is kept for the page on calibration.
+some mutants change nothing that matters. An interrupted run goes on where it was, as long as the file is the same;
+survivors are tried again, because the tests may have become sharper. The score of all samplers is kept for the page on
+calibration.
 """
 
 import argparse
@@ -157,7 +158,7 @@ def score(tree: Path, file: str, asked: argparse.Namespace, journal: Journal) ->
     patience = None
     known, began = {}, time.monotonic()
     for m in sorted(chosen):
-        if (outcome := journal.get(what | {"mutant": m})) is None:
+        if (outcome := journal.get(what | {"mutant": m})) in (None, "passed"):
             if patience is None:  # the first that is not known
                 if run(tree, file, tests, 3600) != "passed":
                     sys.exit(f"the tests of {file} fail without any mutant")
