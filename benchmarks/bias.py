@@ -88,7 +88,7 @@ def by_ensemble(posterior, mode, step_size: float, batch_size: int | None, relax
         num_samples=round(2 * relaxations / step_size / thin),
         thin=thin,
         batch_size=batch_size,
-        chains=ENSEMBLES,
+        ensembles=ENSEMBLES,
         progress=False,
     )
     theta = np.asarray(result.posterior["theta"], np.float64).reshape(ENSEMBLES, -1, mode.size)
