@@ -48,7 +48,7 @@ OWN_TESTS = {  # in place of, or before, the tests of all samplers
     },
     **{f"samplers/{s}.py": ("tests/samplers/test_momentum.py", *TESTS) for s in ("sghmc", "sgnht", "ccadl")},
     **{
-        f"samplers/ensemble/{s}.py": (*TESTS, "tests/inference/test_ensemble_run.py")
+        f"samplers/ensemble/{s}.py": ("tests/samplers/test_metric.py", *TESTS, "tests/inference/test_ensemble_run.py")
         for s in ("metric", "resting", "langevin", "adjusted", "underdamped")
     },
     **{
