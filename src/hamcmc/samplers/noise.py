@@ -1,6 +1,6 @@
 """Standard normal noise: ``jax.random.normal``'s numbers, two to five times faster on a CPU.
 
-The generator is written out (:mod:`hamcmc._random`), so its rounds and the map to a normal are one fused pass. This
+The generator is written out (``hamcmc._random``), so its rounds and the map to a normal are one fused pass. This
 matters because noise is the largest cost of a cheap step.
 
 Many single-precision numbers are made in pairs, one from each of the two words that Threefry gives. These are not

@@ -47,7 +47,7 @@ def draw_latent(u: Array, v: Array) -> Array:
 
 
 def uniforms(key: Array, number: int, shape: tuple[int, ...]) -> Array:
-    """Uniform numbers in (0, 1), of shape (number, *shape), drawn as in :mod:`hamcmc._random`."""
+    """Uniform numbers in (0, 1), of shape (number, *shape), drawn as in ``hamcmc._random``."""
     dtype = jax.dtypes.canonicalize_dtype(float)
     words, count = jax.random.key_data(key), lax.iota(jnp.uint32, math.prod(shape))
     if words.shape != (2,):  # another generator
