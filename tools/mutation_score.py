@@ -1,6 +1,6 @@
 """How many small faults the tests notice: the mutation score of the curvature and the samplers.
 
-    python -m tools.mutation_score [FILE ...] [--mutants 3] [--seed 0] [--tests FILE ...]
+    python -m tools.mutation_score [FILE ...] [--mutants 10] [--seed 0] [--tests FILE ...]
 
 Of each FILE (below src/hamcmc; by default all files of samplers/) a random sample of mutants is taken: an operator is
 swapped, a term is dropped, a sign, a comparison or a condition is reversed, or a constant is changed. Each mutant is
@@ -211,7 +211,7 @@ def main() -> None:
     """Score every file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", metavar="FILE")
-    parser.add_argument("--mutants", type=int, default=3, help="of each file")
+    parser.add_argument("--mutants", type=int, default=10, help="of each file")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tests", nargs="+", help="tests to run in place of those that are known for a file")
     asked = parser.parse_args()

@@ -130,7 +130,6 @@ def main() -> None:
     asked = parser.parse_args()
     jax.config.update("jax_compilation_cache_dir", tempfile.mkdtemp())  # as in the shell
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    zarr.config.set({"threading.max_workers": 1})  # its pool starts threads now and then, up to six: no leak
     began, told, rows = time.monotonic(), 0.0, []
     while time.monotonic() - began < 60 * asked.minutes:
         with tempfile.TemporaryDirectory() as folder:
