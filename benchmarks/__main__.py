@@ -44,11 +44,8 @@ OWN = {  # arguments
     "race": ("only", "methods", "seconds", "rounds", "huge", "fresh"),
 }
 PATHS = ("ratings", "corpus", "recordings", "folder", "before", "uci")
-NEEDED = {
-    "denoisers": "corpus",
-    "coverage": "corpus",
-    "wideband": "recordings",
-}  # paths without which a benchmark cannot be made
+# Paths without which a benchmark cannot be made
+NEEDED = {"denoisers": "corpus", "coverage": "corpus", "wideband": "recordings"}
 
 
 def show(console: Console, table: Table) -> None:

@@ -211,7 +211,7 @@ def run(found: Row) -> str:
     """How a result was measured, in one line."""
     minutes, machine, versions = found["seconds"] / 60, found["machine"], found["versions"]
     took = f"{minutes:.0f} min" if minutes >= 1 else f"{found['seconds']:.0f} s"
-    where = f"{machine['cores']} cores of {machine['cpu']}, load {machine['load']}"
+    where = f"{machine['cores']} core{'s' * (machine['cores'] > 1)} of {machine['cpu']}, load {machine['load']}"
     return f"`{found['command']}`, {found['date']}, hamcmc {versions['hamcmc']}, {took} on {where}."
 
 

@@ -41,7 +41,7 @@ STYLE: dict[Any, Any] = {
 
 
 class Table(NamedTuple):
-    """One more table of a reproduction."""
+    """A table of a reproduction."""
 
     title: str
     columns: Sequence[str]
@@ -60,12 +60,12 @@ class Reproduction:
     notes: Sequence[str] = ()
     files: Sequence[Path] = ()
     results: Record = field(default_factory=dict)
-    more: Sequence[Table] = ()
+    further: Sequence[Table] = ()
 
     @property
     def tables(self) -> list[Table]:
         """All tables, the main one first."""
-        return [Table(self.title, self.columns, self.rows), *self.more]
+        return [Table(self.title, self.columns, self.rows), *self.further]
 
 
 def finish(
