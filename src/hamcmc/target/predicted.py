@@ -107,7 +107,7 @@ class Predicted(WhiteAtAnchor):
         return jnp.mean(self._each(position, minibatch))
 
     def _each(self, position: Array, minibatch: Rows) -> Array:
-        _, at, _, weight, _ = self._parts(minibatch.table)
+        at, _, weight, *_ = self._columns(minibatch.table)
         away = self._away(position, minibatch.table)
         return weight[:, 0] * jax.vmap(self._predictors.likelihood)(at + away, self._rows(minibatch))
 
@@ -116,10 +116,10 @@ class Predicted(WhiteAtAnchor):
         table = minibatch.table
         if isinstance(self.plain.plain, Importance):
             self.plain.plain.require_few(len(table))
-        _, at, slope, weight, bend = self._parts(table)
+        at, slope, weight, *bend = self._columns(table)
         away = self._away(position, table)
         slopes = jax.vmap(jax.grad(self._predictors.likelihood))(at + away, self._rows(minibatch))
-        straight = sum(bend[..., j] * away[:, j, None] for j in range(self._predictors.number))  # XLA adds up slowly
+        straight = sum(bend[j] * away[:, j, None] for j in range(self._predictors.number))  # XLA adds up slowly
         left = weight * (slopes - slope - straight)
         # Products with whole rows of the table: to take only its first columns would be to copy them.
         back = jnp.matmul(left.reshape(-1), table.reshape(-1, self._width), precision="highest")
@@ -149,10 +149,11 @@ class Predicted(WhiteAtAnchor):
         ]
         return jax.tree.unflatten(self._structure, every)
 
-    def _parts(self, table: Array) -> tuple[Array, Array, Array, Array, Array]:
-        """A S, û, ℓ', the weight, and ℓ''."""
+    def _columns(self, table: Array) -> Array:
+        """û, ℓ', the weight and ℓ'', each (n, k). A product puts each side by side, where slices would have gaps."""
         d, k = self.centre.size, self._predictors.number
-        return table[..., :d], table[..., d], table[..., d + 1], table[..., d + 2], table[..., d + 3 : d + 3 + k]
+        chosen = np.eye(3 + k, self._width, d, dtype=table.dtype)
+        return jnp.matmul(chosen, table.reshape(-1, self._width).T, precision="highest").reshape(-1, *table.shape[:-1])
 
     def _table(self, data: PyTree, weights: Array | None) -> Array:
         """The table of all rows, chunk by chunk."""
