@@ -157,6 +157,7 @@ def check_estimator(package, name, importance):
     plain = package.target.whitened.WhiteAtAnchor(reduced, found.position, found.root)
     predicted = package.target.predicted
     predictors = predicted.predictors_of(posterior, found.position)
+    assert predictors is not None
     quick = predicted.Predicted(reduced, found.position, found.root, predictors)
     assert quick.data.table.shape[-1] % 16 == 0
     for t, z in enumerate(np.random.default_rng(2).normal(size=(4, found.dimension))):
@@ -191,7 +192,8 @@ def test_the_estimator_by_predictors_is_the_plain_one(name, importance):
             "self._remainder(position, minibatch), self.size)",
         ),
         ("predicted", "return self._slope + self._back(left)", "return self._slope"),
-        ("predicted", "d + 3 : d + 3 + k]", "d + 2 : d + 2 + k]"),
+        ("predicted", "bend[j] * away", "slope * away"),
+        ("predicted", "self._width, d, dtype", "self._width, d - 1, dtype"),
         ("predictors", "jax.nn.sigmoid(x - fixed)", "jax.nn.sigmoid(fixed - x)"),
     ],
 )
