@@ -42,6 +42,18 @@ def test_power(old, new):
         assert laplace_z(importlib.import_module("hamcmc.stable.distributions"), 0.6) > 10
 
 
+def test_log_sin_has_all_digits_of_its_type():
+    """Beside 0 and π, too, where impulses are large."""
+    x = np.concatenate([np.geomspace(1e-37, np.pi / 2, 4000), np.pi - np.geomspace(1e-5, np.pi / 2, 4000)])
+    for kind, error in ((np.float32, 3e-7), (np.float64, 1e-15)):
+        with jax.enable_x64(kind is np.float64):
+            found = np.asarray(distributions.log_sin(jnp.asarray(x, kind)), float)
+            exact = np.log(np.sin(np.asarray(x, kind).astype(np.longdouble))).astype(float)
+            # A sine that is right to its last digit has this error in its logarithm, which is rounded, too.
+            assert (np.abs(found - exact) <= error * (1 + np.abs(exact))).all()
+            assert np.isfinite(distributions.log_sin(jnp.array([0.0, np.pi], kind))).all()
+
+
 @pytest.mark.parametrize("alpha", [0.8, 1.2, 1.89])
 def test_complex_stable_has_its_characteristic_function(alpha):
     scale = 0.7

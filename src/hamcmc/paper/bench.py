@@ -1,6 +1,6 @@
 """The runs of figure 3: a search with the same budget for all, then the test files, with finished runs kept."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -8,6 +8,7 @@ from scipy.stats import qmc
 
 from hamcmc._types import Record
 from hamcmc.inference.progress import Progress, Status
+from hamcmc.paper.beside import cores, side_by_side
 from hamcmc.paper.denoising import CHANGES, PAPER, Outcome, Recording, clean
 from hamcmc.paper.journal import Journal
 
@@ -68,7 +69,7 @@ class Bench:
         data: a digest of the corpus.
 
     Attributes:
-        spent: the seconds of all runs, those that were finished before among them.
+        spent: the seconds of all runs, those that were finished before among them, shared by the cores.
     """
 
     def __init__(self, W: np.ndarray, asked: Record, seed: int, tuning: list[Recording], journal: Journal, data: str):
@@ -89,7 +90,7 @@ class Bench:
             if place not in found:
                 found[place] = self._search(w)
             parameters, tried = found[place]
-            outcomes = [self._one(w, r, parameters, self.seed) for r in w.files]
+            outcomes = self._all([(w, r, parameters, self.seed) for r in w.files])
             done[w] = Done(outcomes, parameters, tried)
         return done
 
@@ -105,39 +106,58 @@ class Bench:
         box, best = (low, high), {}
         tried: list[Record] = []
         for k in range(ROUNDS):
-            for point in qmc.scale(sequence.random(self.asked["candidates"] // ROUNDS), *box):
-                parameters = w.method.options | dict(zip(w.ranges, np.exp(point).tolist()))
-                sdrs = [self._one(w, r, parameters, self.seed + SEARCH_SEED).sdr for r in self.tuning]
-                score = float(np.mean(sdrs))
+            points = qmc.scale(sequence.random(self.asked["candidates"] // ROUNDS), *box)
+            candidates = [w.method.options | dict(zip(w.ranges, np.exp(point).tolist())) for point in points]
+            outcomes = self._all([(w, r, c, self.seed + SEARCH_SEED) for c in candidates for r in self.tuning])
+            scores = np.mean(np.reshape([o.sdr for o in outcomes], (len(candidates), -1)), 1).tolist()
+            for point, parameters, score in zip(points, candidates, scores):
                 tried.append({"parameters": parameters, "score": score if np.isfinite(score) else -np.inf, "at": point})
             best = max(tried, key=lambda t: t["score"])
             half = 0.5 ** (k + 2) * (high - low)
             box = np.maximum(best["at"] - half, low), np.minimum(best["at"] + half, high)
         return best["parameters"], [{k: t[k] for k in ("parameters", "score")} for t in tried]
 
-    def _one(self, w: Work, r: Recording, parameters: Record, seed: int) -> Outcome:
-        """A run, or the result of one that was finished before."""
-        what = self.model | {
+    def _all(self, runs: list[tuple[Work, Recording, Record, int]]) -> list[Outcome]:
+        """The outcomes of runs, each a method on a file with its parameters and a seed. Those that were finished before
+        are not made again, and the others run side by side."""
+        names = [self._name(*run) for run in runs]
+        new = [(run, name) for run, name in zip(runs, names) if self.journal.get(name) is None]
+        for _ in range(len(runs) - len(new)):
+            self._clock.end(None)
+
+        def piece(w: Work, r: Recording, parameters: Record, seed: int) -> Callable[[Progress], Outcome]:
+            return lambda look: clean(
+                r, self.W, w.method.sampler, parameters, w.options, self.asked, seed, progress=look
+            )
+
+        if new:
+            self._clock.say(new[0][0][0].label)
+        for i, outcome in side_by_side([piece(*run) for run, _ in new]):
+            (w, r, _, _), name = new[i]
+            lost = np.isnan(outcome.sdr)
+            covered = [None] * 3 if lost else list(outcome.covered)
+            self.journal.put(name, [None if lost else outcome.sdr, covered, outcome.seconds])
+            self._clock.end(outcome.seconds)
+            self._clock.say(f"{w.label}{' with ' + ' and '.join(w.changes) if w.changes else ''}: {r.noise}")
+        found = [self._outcome(self.journal.kept[Journal.name(name)]) for name in names]
+        self.spent += sum(outcome.seconds for outcome in found) / cores()
+        return found
+
+    @staticmethod
+    def _outcome(kept: tuple[float | None, list[float | None], float]) -> Outcome:
+        """As it was before None stood for NaN."""
+        sdr, covered, seconds = kept
+        return Outcome(np.nan if sdr is None else sdr, tuple(np.nan if c is None else c for c in covered), seconds)
+
+    def _name(self, w: Work, r: Recording, parameters: Record, seed: int) -> Record:
+        """All that a run depends on."""
+        return self.model | {
             "file": r.noisy.name,
             "sampler": w.method.sampler,
             "parameters": parameters,
             "options": w.options,
             "seed": seed,
         }
-        kept = self.journal.get(what)
-        self._clock.begin(f"{w.label}{' with ' + ' and '.join(w.changes) if w.changes else ''}: {r.noise}")
-        if kept is None:
-            outcome = clean(r, self.W, w.method.sampler, parameters, w.options, self.asked, seed)
-            kept = [None if np.isnan(outcome.sdr) else outcome.sdr, list(outcome.covered), outcome.seconds]
-            if kept[0] is None:
-                kept[1] = [None] * 3
-            self.journal.put(what, kept)
-            self._clock.end(outcome.seconds)
-        else:
-            self._clock.end(None)
-        sdr, covered, seconds = kept
-        self.spent += seconds
-        return Outcome(np.nan if sdr is None else sdr, tuple(np.nan if c is None else c for c in covered), seconds)
 
 
 class Clock:
@@ -147,11 +167,11 @@ class Clock:
         self.total, self.progress, self.done = total, progress, 0
         self.times: list[float] = []
 
-    def begin(self, label: str) -> None:
-        """Report a run that begins."""
+    def say(self, label: str) -> None:
+        """Report how far the work is, with the method and the file that were last."""
         note = f"{self.total} runs"
         if self.times:
-            mean = float(np.mean(self.times))
+            mean = float(np.mean(self.times)) / cores()
             note = f"about {_minutes((self.total - self.done) * mean)} left, {_minutes(self.total * mean)} in all"
         self.progress(Status(self.done / self.total, label, note=note))
 

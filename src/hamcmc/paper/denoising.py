@@ -19,6 +19,7 @@ from scipy.signal import ShortTimeFFT
 from scipy.signal.windows import hann
 
 from hamcmc._types import Record
+from hamcmc.inference.progress import Progress, silent
 from hamcmc.speech import audio, dictionary, metrics
 from hamcmc.stable import Prior, Source, separate
 from hamcmc.stable.calibration import coverage
@@ -109,7 +110,14 @@ def train(files: Iterable[Path], rank: int, alpha: float, seed: int) -> np.ndarr
 
 
 def clean(
-    recording: Recording, W: np.ndarray, sampler: str, parameters: Record, options: Record, asked: Record, seed: int
+    recording: Recording,
+    W: np.ndarray,
+    sampler: str,
+    parameters: Record,
+    options: Record,
+    asked: Record,
+    seed: int,
+    progress: Progress = silent,
 ) -> Outcome:
     """Run a sampler on a file and compare the posterior mean of the speech with the clean file.
 
@@ -121,6 +129,7 @@ def clean(
         options: of :func:`hamcmc.stable.separate`: :data:`PAPER`, with or without :data:`CHANGES`.
         asked: the settings of the reproduction.
         seed: everything random follows from it.
+        progress: called with each status.
     """
     begun = time.perf_counter()
     x, s = samples(recording.noisy), samples(recording.clean)
@@ -149,7 +158,7 @@ def clean(
             thin=1,
             truth=[S, X - S],
             seed=seed,
-            progress=False,
+            progress=progress,
             **options,
         ).sources[0]
     except NonFinite:

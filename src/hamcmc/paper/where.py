@@ -10,17 +10,19 @@ means and variances along the eigenvectors of the precision. A sampler that only
 which the score is infinite; one that never arrives has a wrong mean. n independent draws would score about 1/n.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jax import Array
 
 from hamcmc._types import Record
 from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.paper import tuning
+from hamcmc.paper.beside import side_by_side
 from hamcmc.paper.cells import (
     BUDGETS,
     EXPONENT,
@@ -145,15 +147,42 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
                 max(2, int(asked["gradients"] * seconds["SGLD"] / seconds[name])),
             )
             run = program(method, posterior, built.replicas, asked)
-            for cell in problems:
-                progress(Status(done / work, f"D = {dimension}, κ = {cell.condition:g}, k = {cell.stiff}: {name}"))
-                what = {"cell": list(cell), "method": name, "ends": ends, "seed": seed, "settings": asked}
-                if (result := journal.get(what)) is None:
-                    own = methods(problems[cell], asked)[name]
-                    journal.put(what, result := contest(run, own, problems[cell], ends, asked, seed))
+            contests = _contests(problems, name, run, ends, asked, seed, journal)
+            for number, (cell, result) in enumerate(contests):
+                progress(Status((done + number) / work, f"D = {dimension}: {name}"))
                 found[cell][name] = result
-                done += 1
+            done += len(problems)
     return _finished(Path(out), quick, seed, asked, found, clocks)
+
+
+def _contests(
+    problems: Mapping[Cell, Problem],
+    name: str,
+    run: Callable[..., Array],
+    ends: tuple[int, int],
+    asked: Record,
+    seed: int,
+    journal: Journal,
+) -> Iterator[tuple[Cell, Record]]:
+    """The contests of a method in all cells of a dimension, as they are finished: kept ones first, the others side by
+    side."""
+    names = {
+        cell: {"cell": list(cell), "method": name, "ends": ends, "seed": seed, "settings": asked} for cell in problems
+    }
+    new = []
+    for cell in problems:
+        if (kept := journal.get(names[cell])) is None:
+            new.append(cell)
+        else:
+            yield cell, kept
+
+    def piece(cell: Cell) -> Callable[[Progress], Record]:
+        p = problems[cell]
+        return lambda _look: contest(run, methods(p, asked)[name], p, ends, asked, seed)
+
+    for i, result in side_by_side([piece(cell) for cell in new]):
+        journal.put(names[new[i]], result)
+        yield new[i], result
 
 
 def posed(

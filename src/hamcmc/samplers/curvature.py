@@ -35,7 +35,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from hamcmc._types import PyTree
+from hamcmc._types import PyTree, Scalar
 from hamcmc.samplers.small import SMALL, diagonal, inverse, times
 
 UNROLLED = 4  # pairs up to which the recursion is unrolled: few run faster that way, many would take long to compile
@@ -69,7 +69,7 @@ class Memory(NamedTuple):
     gram: Float[Array, "n n"]
 
 
-def acceptable(gram: Float[Array, "n n"], cosine: float) -> Bool[Array, " m"]:
+def acceptable(gram: Float[Array, "n n"], cosine: Scalar) -> Bool[Array, " m"]:
     """Which pairs may enter H: ``sᵀy > 0`` and ``sᵀy ≥ c ‖s‖ ‖y‖``.
 
     ‖H‖ grows like (‖s‖‖y‖ / sᵀy)², so the angle bounds the effect of one pair. The rule sees only the memory, so it
@@ -176,7 +176,7 @@ class Block(NamedTuple):
 
 
 def block_factor(
-    gram: Float[Array, "n n"], gamma: float | Float[Array, ""], cosine: float, widest: float | Array = jnp.inf
+    gram: Float[Array, "n n"], gamma: float | Float[Array, ""], cosine: Scalar, widest: float | Array = jnp.inf
 ) -> Block:
     """The inverse Hessian of all pairs together, on top of γI, with no column of V longer than `widest`.
 
@@ -289,7 +289,7 @@ def precondition(
     step_size: float | Array,
     *,
     gamma: float | str | Array,
-    cosine: float,
+    cosine: Scalar,
     total: Callable[[Array], Array] = lambda x: x,
 ) -> Preconditioned:
     """The preconditioned Langevin move ``ε H g + √(2ε) S z``, with H from the slots in `order`, oldest first.

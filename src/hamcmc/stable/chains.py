@@ -30,6 +30,31 @@ from hamcmc.stable.model import Block, Model, Prior, StableTarget, factors, log_
 SPREAD = 0.1  # of an ensemble's replicas at the start: they learn the curvature from each other and must differ
 
 
+class Recipe(NamedTuple):
+    """The default options of a sampler, and its default ε in the unit that :func:`unit_of_step` gives."""
+
+    options: Record
+    step_size: float
+
+
+RECIPES = {
+    "sgld": Recipe({}, 0.1),
+    "psgld": Recipe({"regularizer": 1e-3}, 0.03),
+    "hamcmc": Recipe({"memory": 5, "cosine": 0.1}, 0.1),
+    "ensemble_hamcmc": Recipe({"pairs": 5, "gamma": 1.0, "cosine": 0.3}, 0.1),
+}
+
+
+def unit_of_step(sampler: str, shape: tuple[int, ...]) -> int:
+    """What a recipe's ε is divided by, so that it fits every matrix.
+
+    A step of SGLD must stay below 1 over the curvature, which grows with the entries in a row or column. pSGLD's metric
+    is 1 over the size of a mean gradient, about 1 whatever the matrix, so its ε goes with 1 over the number of entries.
+    The metrics of the others contain the curvature.
+    """
+    return {"psgld": math.prod(shape), "sgld": max(shape)}.get(sampler, 1)
+
+
 class Look(NamedTuple):
     """A draw: (W, H) and the gain of each source, log V, the potential, and the acceptance of impulses."""
 

@@ -36,12 +36,28 @@ def log_positive_stable(key: Array, a: Any, shape: tuple[int, ...] = (), dtype: 
     rest = jnp.pi * jax.random.uniform(key_angle, shape, dtype, minval=jnp.finfo(dtype).tiny)
     angle = jnp.pi - rest
     log_e = jnp.log(jax.random.exponential(key_size, shape, dtype))
-
-    def log_sin(x: Array) -> Array:
-        """log sin x, finite at 0 and π."""
-        return jnp.log(jnp.maximum(jnp.sin(x), jnp.finfo(dtype).tiny))
-
     return log_sin(a * angle) - log_sin(rest) / a + (1 - a) / a * (log_sin((1 - a) * angle) - log_e)
+
+
+# sin x = x (1 + c₁ x² + … + c₄ x⁸) on [0, π/2], with a relative error of at most 6e-9 (a minimax fit).
+SINE = (-0.16666659550762147, 0.00833306625500487, -0.00019809603572695832, 2.605782148779913e-06)
+PI = 3.140625, 0.0009676535897932795  # their sum is π; the first has few digits, so that differences to it are exact
+
+
+def log_sin(x: Array) -> Array:
+    """log sin x for x in [0, π], finite at both ends.
+
+    In single precision by a polynomial, which is several times faster than a sine that must be right for every x.
+    """
+    if x.dtype == jnp.float32:
+        x = jnp.minimum(x, (PI[0] - x) + PI[1])
+        square, sine = x * x, jnp.zeros_like(x)
+        for c in reversed(SINE):
+            sine = (sine + c) * square
+        sine = x + x * sine
+    else:
+        sine = jnp.sin(x)
+    return jnp.log(jnp.maximum(sine, jnp.finfo(x.dtype).tiny))
 
 
 def impulse(key: Array, alpha: Any, shape: tuple[int, ...] = (), dtype: Any = float) -> Array:

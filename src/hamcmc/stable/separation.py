@@ -18,7 +18,7 @@ from hamcmc.inference.display import shown
 from hamcmc.inference.many import Turn, advance
 from hamcmc.inference.progress import Progress, Status
 from hamcmc.stable.calibration import ranks_of, turned
-from hamcmc.stable.chains import Chain, gibbs_chain, gradient_chain
+from hamcmc.stable.chains import RECIPES, Chain, Recipe, gibbs_chain, gradient_chain, unit_of_step
 from hamcmc.stable.impulses import PROPOSALS, Metropolis
 from hamcmc.stable.model import Form, Model, Source, build, checked, estimate_alpha
 from hamcmc.store.errors import NonFinite
@@ -72,21 +72,6 @@ class AlphaStableMF(NamedTuple):
     def H(self) -> np.ndarray:
         """Draws of the first source's H."""
         return self.sources[0].H
-
-
-class Recipe(NamedTuple):
-    """The default options of a sampler, and its default ε in the unit that :func:`_unit` gives."""
-
-    options: Record
-    step_size: float
-
-
-RECIPES = {
-    "sgld": Recipe({}, 0.1),
-    "psgld": Recipe({"regularizer": 1e-3}, 0.03),
-    "hamcmc": Recipe({"memory": 5, "cosine": 0.1}, 0.1),
-    "ensemble_hamcmc": Recipe({"pairs": 5, "gamma": 1.0, "cosine": 0.3}, 0.1),
-}
 
 
 @renamed(samples="num_samples", batch="block")
@@ -178,18 +163,21 @@ def separate(
     recipe = RECIPES.get(sampler, Recipe({}, 1.0))
     if sampler == "gibbs" and (options or step_size or positivity != "log"):
         raise ValueError("gibbs takes neither options nor a step_size, and samples logarithms only")
-    epsilon = recipe.step_size / _unit(sampler, X.shape)
+    epsilon = recipe.step_size / unit_of_step(sampler, X.shape)
     if step_size is not None:
         epsilon = _check.positive("step_size", step_size)
     alphas = model.form.alphas
     if sampler == "gibbs":  # each component has its own impulses
         alphas = tuple(np.repeat(alphas, [s.rank for s in sources]).tolist())
     metropolis = Metropolis(alphas, model.form.dof, proposal, sweeps, swap)
-    chosen = tuple(sorted((recipe.options | (options or {})).items()))
-    plan = Plan(model.form, sampler, chosen, rows_columns, metropolis, thin)
+    chosen = recipe.options | (options or {})
+    numbers = {name: value for name, value in chosen.items() if isinstance(value, float)}  # one program serves for all
+    others = tuple(sorted((name, value) for name, value in chosen.items() if name not in numbers))
+    plan = Plan(model.form, sampler, others, rows_columns, metropolis, thin)
+    jax.eval_shape(partial(_check_options, plan, numbers), model._replace(form=None))
     settings = {
         "sampler": sampler,
-        "options": dict(chosen),
+        "options": dict(sorted(chosen.items())),
         "step_size": epsilon,
         "warmup": warmup,
         "num_samples": num_samples,
@@ -203,7 +191,9 @@ def separate(
         "seed": _check.at_least("seed", seed, 0),
     }
     with shown(progress, "separating") as show:
-        kept, (gains, squares, acceptance, ranks), trace = _run(plan, model, settings, turned(truth, X, unit), show)
+        kept, (gains, squares, acceptance, ranks), trace = _run(
+            plan, numbers, model, settings, turned(truth, X, unit), show
+        )
     found = []
     for n, (source, draws) in enumerate(zip(sources, kept, strict=True)):
         mean = gains[n] / num_samples
@@ -224,18 +214,8 @@ def _block(block: tuple[int, int] | None, shape: tuple[int, ...]) -> tuple[int, 
     return int(rows), int(columns)
 
 
-def _unit(sampler: str, shape: tuple[int, ...]) -> int:
-    """What a recipe's ε is divided by, so that it fits every matrix.
-
-    A step of SGLD must stay below 1 over the curvature, which grows with the entries in a row or column. pSGLD's metric
-    is 1 over the size of a mean gradient, about 1 whatever the matrix, so its ε goes with 1 over the number of entries.
-    The metrics of the others contain the curvature.
-    """
-    return {"psgld": math.prod(shape), "sgld": max(shape)}.get(sampler, 1)
-
-
 class Plan(NamedTuple):
-    """What a compiled program does: everything that is not an array."""
+    """What a compiled program does: everything that is neither an array nor an option that is a number."""
 
     form: Form
     sampler: str
@@ -261,17 +241,24 @@ class Carry(NamedTuple):
     trace: Array
 
 
-def _chain(plan: Plan, model: Model, clip: Any = math.inf) -> Chain:
+def _chain(plan: Plan, numbers: Record, model: Model, clip: Any = math.inf) -> Chain:
     if plan.sampler == "gibbs":
         return gibbs_chain(model, plan.metropolis)
-    return gradient_chain(model, plan.metropolis, plan.sampler, dict(plan.options), plan.block, clip)
+    return gradient_chain(model, plan.metropolis, plan.sampler, dict(plan.options) | numbers, plan.block, clip)
+
+
+def _check_options(plan: Plan, numbers: Record, arrays: Model) -> None:
+    """Let the sampler refuse its options while they are numbers: a program gets them as arrays, which pass."""
+    _chain(plan, numbers, arrays._replace(form=plan.form))
 
 
 @partial(jax.jit, static_argnames=("plan", "samples", "looks"))
-def _start(plan: Plan, arrays: Model, key: Array, truth: Array | None, samples: int, looks: int) -> Carry:
+def _start(
+    plan: Plan, numbers: Record, arrays: Model, key: Array, truth: Array | None, samples: int, looks: int
+) -> Carry:
     """The chain at its start, with room for draws and trace."""
     model = arrays._replace(form=plan.form)
-    chain = _chain(plan, model)
+    chain = _chain(plan, numbers, model)
     state = chain.sampler.init(chain.start(key))
     seen = jax.eval_shape(chain.look, state, jnp.zeros((), jnp.int32))
     kept = jax.tree.map(lambda x: jnp.zeros((samples, *x.shape), x.dtype), _free(model, seen.factors))
@@ -282,6 +269,7 @@ def _start(plan: Plan, arrays: Model, key: Array, truth: Array | None, samples: 
 @partial(jax.jit, static_argnames="plan", donate_argnames="carry")
 def _segment(
     plan: Plan,
+    numbers: Record,
     arrays: Model,
     key: Array,
     step_size: Array,
@@ -294,7 +282,7 @@ def _segment(
 ) -> Carry:
     """Looks begin … end−1, of which those from `before` on are draws."""
     model = arrays._replace(form=plan.form)
-    chain = _chain(plan, model, clip)
+    chain = _chain(plan, numbers, model, clip)
     stride = max(plan.thin, STRIDE)
 
     def draw(t: Array, carry: Carry) -> Carry:
@@ -317,7 +305,7 @@ def _segment(
 
 
 def _run(
-    plan: Plan, model: Model, settings: Record, truth: Array | None, show: Progress
+    plan: Plan, numbers: Record, model: Model, settings: Record, truth: Array | None, show: Progress
 ) -> tuple[Any, Any, np.ndarray]:
     """Warm-up and draws: draws of W and H, sums over them, and the trace of the potential."""
     stride = max(plan.thin, STRIDE)
@@ -325,7 +313,7 @@ def _run(
     looks = before + settings["num_samples"]
     key_start, key = jax.random.split(jax.random.key(settings["seed"]))
     arrays = model._replace(form=None)
-    carry = _start(plan, arrays, key_start, truth, settings["num_samples"], looks)
+    carry = _start(plan, numbers, arrays, key_start, truth, settings["num_samples"], looks)
     step_size, clip = jnp.asarray(settings["step_size"], float), jnp.asarray(settings["clip"] or np.inf, float)
 
     def count(looks: int) -> int:
@@ -333,7 +321,7 @@ def _run(
         return stride * min(looks, before) + plan.thin * max(looks - before, 0)
 
     for begin, end in pairwise(np.unique(np.linspace(0, looks, SEGMENTS + 1).astype(np.int32))):
-        carry = _segment(plan, arrays, key, step_size, clip, truth, carry, begin, end, np.int32(before))
+        carry = _segment(plan, numbers, arrays, key, step_size, clip, truth, carry, begin, end, np.int32(before))
         good = np.isfinite(np.asarray(carry.trace)[:end])
         if not good.all():
             steps = count(int(np.argmin(good)) + 1)
