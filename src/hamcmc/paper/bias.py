@@ -5,7 +5,8 @@ the gradient's noise vanish with ε. The bias of a preconditioner that depends o
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from matplotlib.figure import Figure
 
 from hamcmc._types import Facts, Record
 from hamcmc.inference.progress import Progress, Status, silent
+from hamcmc.paper.beside import side_by_side
 from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
 from hamcmc.paper.known import Known, targets
 from hamcmc.paper.runs import ManyRuns
@@ -47,6 +49,7 @@ def relative_bias(
     burn_in: float,
     key: Array,
     many: ManyRuns | None = None,
+    look: Progress = silent,
 ) -> Bias:
     """Relative bias of a sampler that starts in the exact law.
 
@@ -59,6 +62,7 @@ def relative_bias(
         burn_in: the same, before the average begins.
         key: everything random follows from it.
         many: the compiled runs, if they exist already.
+        look: is called now and then, and may end the runs.
     """
     many = many or measured_by(target, sampler)
     together = sampler.interleaved * sampler.replicas
@@ -67,8 +71,8 @@ def relative_bias(
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     starts = jnp.asarray(target.starts(rng, runs * sampler.replicas), jnp.float32)
     first, last = (moves * round(t / step_size) for t in (burn_in, burn_in + time))
-    state, *_ = many.advance(many.start_each(starts), key, 0, first, step_size)
-    _, total, weight = many.advance(state, key, first, last, step_size)
+    state, *_ = many.advance(many.start_each(starts), key, 0, first, step_size, look=look)
+    _, total, weight = many.advance(state, key, first, last, step_size, look=look)
     error = total / weight / target.exact - 1
     error = error[np.isfinite(error).all(1)]
     if len(error) < 2:
@@ -112,24 +116,32 @@ def settings(quick: bool) -> Record:
 def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress = silent) -> Reproduction:
     """Measure the relative bias of each sampler on each target at decreasing step sizes."""
     chosen = settings(quick)
-    work = [
-        (name, label, target, sampler)
+    runs = [
+        (name, label, target, measured_by(target, sampler))
         for name, (make, samplers) in targets().items()
         if name in chosen["budget"]
         for target in [make()]
         for label, sampler in samplers(target.grad).items()
     ]
+    work = list(product(range(len(runs)), range(len(chosen["step_sizes"]))))
+
+    def piece(i: int, j: int) -> Callable[[Progress], Bias]:
+        name, _, target, many = runs[i]
+        key = jax.random.fold_in(jax.random.key(seed), len(STEP_SIZES) * i + j)
+        positions, times, burn_in = (chosen["budget"][name][k] for k in ("positions", "times", "burn_in"))
+        budget: Any = {"positions": positions, "time": times[j], "burn_in": burn_in, "key": key, "many": many}
+        return lambda look: relative_bias(target, many.sampler, chosen["step_sizes"][j], look=look, **budget)
+
+    found: dict[tuple[int, int], Bias] = {}
+    progress(Status(0.0, f"{runs[0][0]}, {runs[0][1]}"))
+    for place, result in side_by_side([piece(i, j) for i, j in work]):
+        found[work[place]] = result
+        name, label, *_ = runs[work[place][0]]
+        progress(Status(len(found) / (len(work) + 1), f"{name}, {label}, ε = {result.step_size}"))
     measured: dict[str, dict[str, list[Bias]]] = {}
-    for i, (name, label, target, sampler) in enumerate(work):
-        many = measured_by(target, sampler)
-        for j, step_size in enumerate(chosen["step_sizes"]):
-            done = (i + j / len(chosen["step_sizes"])) / len(work)
-            progress(Status(done, f"{name}, {label}, ε = {step_size}"))
-            key = jax.random.fold_in(jax.random.key(seed), len(STEP_SIZES) * i + j)
-            positions, times, burn_in = (chosen["budget"][name][k] for k in ("positions", "times", "burn_in"))
-            budget: Any = {"positions": positions, "time": times[j], "burn_in": burn_in}
-            found = relative_bias(target, sampler, step_size, key=key, many=many, **budget)
-            measured.setdefault(name, {}).setdefault(label, []).append(found)
+    for i, j in work:
+        name, label, *_ = runs[i]
+        measured.setdefault(name, {}).setdefault(label, []).append(found[i, j])
     views = _views(measured)
     rows = [[name, label, *map(_cell, found)] for name, of in views.items() for label, found in of.items()]
     return finish(

@@ -4,8 +4,9 @@ The target's curvature varies. An inverse Hessian that depends on the position t
 which none of these samplers has. Gradients are exact and steps small, so the bias that remains is due to that.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from scipy.integrate import simpson
 
 from hamcmc._types import Facts, Record
 from hamcmc.inference.progress import Progress, Status, silent
+from hamcmc.paper.beside import side_by_side
 from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
 from hamcmc.paper.runs import ManyRuns
 from hamcmc.samplers.base import Sampler
@@ -76,15 +78,16 @@ def relative_bias(
     burn_in: float,
     key: Array,
     many: ManyRuns | None = None,
+    look: Progress = silent,
 ) -> tuple[float, float, int]:
     """Relative bias of E(x+y)², its standard error over the runs, and how many runs became non-finite.
 
-    `time` and `burn_in` are in units of ε times iterations.
+    `time` and `burn_in` are in units of ε times iterations. `look` may end the runs.
     """
     many = many or measured_by(sampler)
     first, last = (round(t / step_size) for t in (burn_in, burn_in + time))
-    state, *_ = many.advance(many.start(jnp.zeros(2), runs), key, 0, first, step_size)
-    _, total, weight = many.advance(state, key, first, last, step_size)
+    state, *_ = many.advance(many.start(jnp.zeros(2), runs), key, 0, first, step_size, look=look)
+    _, total, weight = many.advance(state, key, first, last, step_size, look=look)
     truth = exact_moments()["(x+y)²"]
     bias = (total / weight - truth) / truth
     finite = bias[np.isfinite(bias)]
@@ -113,14 +116,25 @@ def settings(quick: bool) -> Record:
 def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress = silent) -> Reproduction:
     """Measure the relative bias of E(x+y)² of each sampler at decreasing step sizes."""
     asked = settings(quick)
-    rows, measured = [], {}
     budget = {k: asked[k] for k in ("runs", "time", "burn_in")}
-    for i, (name, sampler) in enumerate(samplers().items()):
-        many, row = measured_by(sampler), [name]
-        for j, step_size in enumerate(STEP_SIZES):
-            progress(Status((i + j / len(STEP_SIZES)) / 4, f"{name}, ε = {step_size}"))
-            key = jax.random.fold_in(jax.random.key(seed), len(STEP_SIZES) * i + j)
-            bias, error, lost = relative_bias(sampler, step_size, key=key, many=many, **budget)
+    compiled = {name: measured_by(sampler) for name, sampler in samplers().items()}
+    work = list(product(compiled, STEP_SIZES))
+
+    def piece(i: int) -> Callable[[Progress], tuple[float, float, int]]:
+        (name, step_size), key = work[i], jax.random.fold_in(jax.random.key(seed), i)
+        many = compiled[name]
+        return lambda look: relative_bias(many.sampler, step_size, key=key, many=many, look=look, **budget)
+
+    found = {}
+    progress(Status(0.0, work[0][0]))
+    for i, result in side_by_side([piece(i) for i in range(len(work))]):
+        found[work[i]] = result
+        progress(Status(len(found) / (len(work) + 1), f"{work[i][0]}, ε = {work[i][1]}"))
+    rows, measured = [], {}
+    for name in compiled:
+        row = [name]
+        for step_size in STEP_SIZES:
+            bias, error, lost = found[name, step_size]
             measured.setdefault(name, []).append(
                 {"step_size": step_size, "bias": bias, "standard_error": error, "non_finite_runs": lost}
             )

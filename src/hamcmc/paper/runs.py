@@ -10,6 +10,7 @@ from jax import Array
 
 from hamcmc._types import PyTree
 from hamcmc.inference.many import Axes, Turn, advance
+from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.samplers.base import Sampler
 
 
@@ -62,10 +63,13 @@ class ManyRuns:
         many = jax.tree.map(jnp.copy, jax.vmap(self.sampler.init)(positions))
         return many._replace(step=many.step[0])
 
-    def advance(self, state: Any, key: Array, begin: int, end: int, *parameters: float) -> tuple[Any, Any, float]:
-        """Iterations begin … end−1: the new state, Σ ε h of each run (float64) and Σ ε."""
+    def advance(
+        self, state: Any, key: Array, begin: int, end: int, *parameters: float, look: Progress = silent
+    ) -> tuple[Any, Any, float]:
+        """Iterations begin … end−1: the new state, Σ ε h of each run (float64) and Σ ε. `look` may end them."""
         total, weight = 0.0, 0.0
         for t in range(begin, end, self.segment):
+            look(Status((t - begin) / (end - begin), "sampling"))
             state, sums = self._segment(state, key, t, min(t + self.segment, end), parameters)
             total, weight = total + np.asarray(sums.total, np.float64), weight + float(sums.weight)
         return state, total, weight

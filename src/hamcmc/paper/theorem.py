@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from hamcmc._types import Record
 from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.paper import proposition
+from hamcmc.paper.beside import side_by_side
 from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
 from hamcmc.paper.runs import ManyRuns
 from hamcmc.samplers.base import Sampler
@@ -63,11 +64,19 @@ def slope_error(
     return float(np.sqrt((groups - 1) * np.var(left)))
 
 
-def estimates(many: ManyRuns, start: Array, times: np.ndarray, runs: int, key: Array, *parameters: float) -> np.ndarray:
-    """Σεh/Σε of each run at each time: (run, time)."""
+def estimates(
+    many: ManyRuns,
+    start: Array,
+    times: np.ndarray,
+    runs: int,
+    key: Array,
+    *parameters: float,
+    look: Progress = silent,
+) -> np.ndarray:
+    """Σεh/Σε of each run at each time: (run, time). `look` may end the runs."""
     state, begin, total, weight, found = many.start(start, runs), 0, 0.0, 0.0, []
     for end in times:
-        state, t, w = many.advance(state, key, begin, int(end), *parameters)
+        state, t, w = many.advance(state, key, begin, int(end), *parameters, look=look)
         total, weight, begin = total + t, weight + w, int(end)
         found.append(total / weight)
     return np.stack(found, 1)
@@ -102,7 +111,7 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
     asked = settings(quick)
     most, runs = asked["iterations"], asked["runs"]
     times = np.unique(np.geomspace(60, most, 13).astype(int) // MEMORY * MEMORY)
-    keys = iter(jax.random.split(jax.random.key(seed), 8))
+    keys = jax.random.split(jax.random.key(seed), 8)
     options: Any = {"memory": MEMORY, "gamma": 1.0, "damping": 0.0, "cosine": 0.0}
 
     gaussian = ManyRuns(
@@ -111,11 +120,35 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         schedule,
         minibatch=lambda key: jax.random.normal(key, (2,)),
     )
+    samplers: dict[str, Sampler] = {
+        "SGLD": sgld(proposition.grad),
+        f"HAMCMC M={MEMORY}": hamcmc(proposition.grad, **options),
+    }
+    far, near, curved_first, middle = (
+        jnp.array([3.0, 3.0]),
+        jnp.array([0.4, 0.4]),
+        asked["curved_first_step"],
+        EXPONENTS[1],
+    )
+    work = [(f"Gaussian, b = {b:.2f}", gaussian, far, FIRST_STEP, b) for b in EXPONENTS]
+    for name, sampler in samplers.items():
+        many = ManyRuns(sampler, lambda theta: (theta[0] + theta[1]) ** 2, schedule)
+        work.append((f"varying curvature, {name}", many, near, curved_first, middle))
+
+    def piece(i: int) -> Callable[[Progress], np.ndarray]:
+        _, many, start, first_step, b = work[i]
+        return lambda look: estimates(many, start, times, runs, keys[i], first_step, b, look=look)
+
+    estimated: dict[int, np.ndarray] = {}
+    progress(Status(0.0, work[0][0]))
+    for i, result in side_by_side([piece(i) for i in range(len(work))]):
+        estimated[i] = result
+        progress(Status(len(estimated) / (len(work) + 1), work[i][0]))
+
     truth = np.linalg.inv(PRECISION)[0, 0]
     rows, found = [], []
     for i, b in enumerate(EXPONENTS):
-        progress(Status(i / 5, f"Gaussian, b = {b:.2f}"))
-        error = estimates(gaussian, jnp.array([3.0, 3.0]), times, runs, next(keys), FIRST_STEP, b) - truth
+        error = estimated[i] - truth
         bias, mse = mean(error), mean_square(error)
         bound_bias, bound_mse = bounds(times, FIRST_STEP, b, MEMORY)
         slopes = {
@@ -151,22 +184,15 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
         )
 
     moment = proposition.exact_moments()["(x+y)²"]
-    samplers: dict[str, Sampler] = {
-        "SGLD": sgld(proposition.grad),
-        f"HAMCMC M={MEMORY}": hamcmc(proposition.grad, **options),
-    }
     curved = {}
-    for i, (name, sampler) in enumerate(samplers.items()):
-        progress(Status((3 + i) / 5, f"varying curvature, {name}"))
-        many = ManyRuns(sampler, lambda theta: (theta[0] + theta[1]) ** 2, schedule)
-        first, b = asked["curved_first_step"], EXPONENTS[1]
-        error = estimates(many, jnp.array([0.4, 0.4]), times, runs, next(keys), first, b) / moment - 1
+    for i, name in enumerate(samplers):
+        error = estimated[len(EXPONENTS) + i] / moment - 1
         error = error[np.isfinite(error).all(1)]
         bias, standard_error, lost = error.mean(0), error.std(0, ddof=1) / np.sqrt(len(error)), runs - len(error)
         curved[name] = {"relative_bias": bias, "standard_error": standard_error, "non_finite_runs": lost}
         end = f"{100 * bias[-1]:+.2f} ± {100 * standard_error[-1]:.2f} %" + (f" ({lost} runs lost)" if lost else "")
-        bound = bounds(times, first, b, MEMORY if name != "SGLD" else 1)[0]
-        rows.append(["varying curvature", name, f"{b:.2f}", "–", f"{slope(times, bound):.2f}", "–", "–", end])
+        bound = bounds(times, curved_first, middle, MEMORY if name != "SGLD" else 1)[0]
+        rows.append(["varying curvature", name, f"{middle:.2f}", "–", f"{slope(times, bound):.2f}", "–", "–", end])
 
     return finish(
         out,
