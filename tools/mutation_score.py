@@ -4,8 +4,9 @@
 
 Of each FILE (below src/hamcmc; by default all files of samplers/) a random sample of mutants is taken: an operator is
 swapped, a term is dropped, a sign, a comparison or a condition is reversed, or a constant is changed. Each mutant is
-written into a copy of the repository, where the tests of that file run until one fails. Tests that break the source
-themselves are left out, because they would find the fault by its text. The survivors are listed for a human to look at:
+written into a copy of the repository, where the tests of that file run until one fails, and then those of all samplers
+that name it and that `make test` runs. Tests that break the source themselves are left out, because they would find the
+fault by its text. The survivors are listed for a human to look at:
 some mutants change nothing that matters. An interrupted run goes on where it was, as long as the file is the same;
 survivors are tried again, because the tests may have become sharper. The score of all samplers is kept for the page on
 calibration.
@@ -34,33 +35,31 @@ from hamcmc.paper.journal import Journal
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("src/hamcmc")
 TESTS = ("tests/samplers/test_reference.py", "tests/samplers/test_protocol.py", "tests/samplers/test_exact.py")
-OWN_TESTS = {  # in place of, or before, the tests of all samplers
+OWN_TESTS = {  # all of these, the slow ones too, before those of TESTS that name the sampler
+    **{f"samplers/{s}.py": (f"tests/samplers/test_{s}.py",) for s in ("noise", "small", "leimkuhler_matthews")},
     "samplers/curvature.py": ("tests/samplers/test_curvature.py", "tests/samplers/test_reference.py"),
-    "samplers/noise.py": ("tests/samplers/test_noise.py",),
-    "samplers/small.py": ("tests/samplers/test_small.py",),
-    "samplers/leimkuhler_matthews.py": ("tests/samplers/test_leimkuhler_matthews.py", *TESTS),
-    "samplers/independence.py": ("tests/samplers/test_independence.py", *TESTS),
+    "samplers/independence.py": ("tests/samplers/test_independence.py",),
     "samplers/alternating.py": ("tests/samplers/test_alternating.py", "tests/target/test_factor.py"),
     "samplers/svrg.py": ("tests/target/test_estimators.py",),
     **{
-        f"samplers/{s}.py": ("tests/samplers/test_taken.py", "tests/inference/test_bad_input.py", *TESTS)
+        f"samplers/{s}.py": ("tests/samplers/test_taken.py", "tests/inference/test_bad_input.py")
         for s in ("registry", "factory")
     },
-    **{f"samplers/{s}.py": ("tests/samplers/test_momentum.py", *TESTS) for s in ("sghmc", "sgnht", "ccadl")},
+    **{f"samplers/{s}.py": ("tests/samplers/test_momentum.py",) for s in ("sghmc", "sgnht", "ccadl")},
+    **{f"samplers/{s}.py": ("tests/samplers/test_reference.py",) for s in ("base", "naive", "psgld", "sgrld")},
     **{
-        f"samplers/ensemble/{s}.py": ("tests/samplers/test_metric.py", *TESTS, "tests/inference/test_ensemble_run.py")
-        for s in ("metric", "resting", "langevin", "adjusted", "underdamped")
+        f"samplers/ensemble/{s}.py": ("tests/samplers/test_metric.py", "tests/samplers/test_stability.py")
+        for s in ("metric", "resting", "langevin", "adjusted")
     },
-    **{
-        f"samplers/ensemble/{s}.py": ("tests/samplers/test_hamiltonian.py", *TESTS)
-        for s in ("hamiltonian", "mass", "pace")
-    },
+    "samplers/ensemble/underdamped.py": ("tests/samplers/test_underdamped.py",),
+    **{f"samplers/ensemble/{s}.py": ("tests/samplers/test_hamiltonian.py",) for s in ("hamiltonian", "mass", "pace")},
     **{
         f"target/{s}.py": ("tests/target/test_factor.py", "tests/target")
         for s in ("protocol", "posterior", "estimators", "support", "mode", "minibatch")
     },
 }
-WORDS = {  # tests of a sampler are those that name it: all of them would take minutes for every mutant
+ALONE = ("curvature", "noise", "small", "alternating", "svrg")  # files whose own tests are enough
+WORDS = {  # of TESTS those that name a sampler: all of them would take minutes for every mutant
     **{n: n for n in ("sgld", "psgld", "sgrld", "sghmc", "sgnht", "ccadl", "naive", "hamcmc")},
     "sgfs": "sgfs or fisher",
     "langevin": "ensemble or replicas",
@@ -135,22 +134,33 @@ def mutants(source: str) -> list[Mutant]:
     return found
 
 
-def run(tree: Path, file: str, tests: tuple[str, ...], patience: float) -> str:
+def chosen_tests(file: str, asked: list[str] | None) -> list[list[str]]:
+    """The arguments of pytest for each of its runs: the tests of a file, then those of all samplers that name it."""
+    if asked:
+        return [["-k", SKIPPED, *asked]]
+    word, own = WORDS.get(Path(file).stem), OWN_TESTS.get(file, ())
+    shared = ["-k", f"({word}) and {SKIPPED}" if word else SKIPPED, *(t for t in TESTS if t not in own)]
+    alone = Path(file).stem in ALONE or file.startswith("target/")
+    return [["-m", "slow or not slow", "-k", SKIPPED, *own]] * bool(own) + [shared] * (not alone)
+
+
+def run(tree: Path, tests: list[list[str]], patience: float) -> str:
     """``passed``, ``failed`` or ``hung``."""
-    word = WORDS.get(Path(file).stem)
-    chosen = f"({word}) and {SKIPPED}" if word and file != "samplers/curvature.py" else SKIPPED
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:randomly", "-k", chosen, *tests]
     environment = os.environ | {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, timeout=patience)
-    except subprocess.TimeoutExpired:
-        return "hung"
-    return "failed" if done.returncode else "passed"
+    for arguments in tests:
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:randomly", *arguments]
+        try:
+            done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, timeout=patience)
+        except subprocess.TimeoutExpired:
+            return "hung"
+        if done.returncode not in (0, 5):  # 5: no test was chosen
+            return "failed"
+    return "passed"
 
 
 def score(tree: Path, file: str, asked: argparse.Namespace, journal: Journal) -> dict[str, Any]:
     """Try a sample of the mutants of a file."""
-    target, tests = tree / SOURCE / file, tuple(asked.tests or OWN_TESTS.get(file, TESTS))
+    target, tests = tree / SOURCE / file, chosen_tests(file, asked.tests)
     source = target.read_text()
     all_of_them = mutants(source)
     chosen = random.Random(f"{asked.seed} {file}").sample(all_of_them, min(asked.mutants, len(all_of_them)))
@@ -160,12 +170,12 @@ def score(tree: Path, file: str, asked: argparse.Namespace, journal: Journal) ->
     for m in sorted(chosen):
         if (outcome := journal.get(what | {"mutant": m})) in (None, "passed"):
             if patience is None:  # the first that is not known
-                if run(tree, file, tests, 3600) != "passed":
+                if run(tree, tests, 3600) != "passed":
                     sys.exit(f"the tests of {file} fail without any mutant")
                 patience = 60 + 5 * (time.monotonic() - began)
             content = source.encode()
             target.write_bytes(content[: m.begin] + m.new.encode() + content[m.end :])
-            outcome = run(tree, file, tests, patience)
+            outcome = run(tree, tests, patience)
             target.write_text(source)
             journal.put(what | {"mutant": m}, outcome)
         known[m] = outcome

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hamcmc
-from hamcmc.samplers.ensemble import mass, pace
+from hamcmc.samplers.ensemble import hamiltonian, mass, pace
 from hamcmc.samplers.ensemble.hamiltonian import HamiltonianState, careful, van_der_corput
 
 ADAPT = 400
@@ -34,7 +34,8 @@ def learned_metric(dense, dimension=4, replicas=12, lost=False):
         x = 0.3 * rng.normal(size=(replicas, dimension)) @ root.T  # far closer together than draws are
         if lost:
             x[0] = 1e4 * root.sum(1)
-        found, _ = observe(found, jnp.asarray(x, jnp.float32), jnp.asarray(-x @ a, jnp.float32), jnp.int32(t))
+        # Where the posterior lies makes no difference.
+        found, _ = observe(found, jnp.asarray(x + 20, jnp.float32), jnp.asarray(-x @ a, jnp.float32), jnp.int32(t))
     return found, a
 
 
@@ -88,6 +89,47 @@ def test_path_follows_its_slope_within_limits(slope, grows):
     h, path = now.now(jnp.bool_(False))
     assert (float(path) > pace.FIRST_PATH) == grows
     assert float(h) * 0.99 <= float(path) <= pace.LONGEST_PATH * 1.001
+
+
+def test_the_unit_of_the_slope_makes_no_difference():
+    """A slope counts beside its own root mean square, from the first one on, which moves the path by the whole rate."""
+
+    def paths(unit):
+        now, found = pace.start(10, jnp.float32), []
+        for t, slope in enumerate((1.0, 0.5, -2.0, 3.0)):
+            value = jnp.float32(unit * slope)
+            now = pace.learned(now, jnp.float32(0.8), jnp.float32(0.5), value, 0.8, jnp.int32(t), jnp.int32(100))
+            found.append(float(now.log_path))
+        return now, np.array(found)
+
+    now, found = paths(1.0)
+    assert found[0] - np.log(pace.FIRST_PATH) == pytest.approx(min(pace.PATH_RATE, pace.MOST_CHANGE), rel=1e-4)
+    memory, square = pace.PATH_MEMORY, 0.0
+    for t, slope in enumerate((1.0, 0.5, -2.0, 3.0)):
+        square = memory * square + (1 - memory) * slope**2
+        change = pace.PATH_RATE * slope / np.sqrt(square / (1 - memory ** (t + 1)))
+        before = found[t - 1] if t else np.log(pace.FIRST_PATH)
+        assert found[t] - before == pytest.approx(np.clip(change, -pace.MOST_CHANGE, pace.MOST_CHANGE), rel=1e-3)
+    np.testing.assert_allclose(paths(1e6)[1], found, rtol=1e-5)
+    assert float(now.rough) == pytest.approx(0.5 * (1 - (1 - pace.SMOOTHING) ** 4), rel=1e-4)
+
+
+def test_the_slope_of_the_path_is_a_derivative():
+    """Of E (|x' − m'|² − |x − m|²)² / 4 along exact trajectories of a Gaussian, where all are accepted and m' stays."""
+    rng = np.random.default_rng(0)
+    x, p = rng.normal(size=(2, 12, 3)) + 1
+    at = lambda t: (x * np.cos(t) + p * np.sin(t), p * np.cos(t) - x * np.sin(t))
+
+    def gain(t):
+        squares = [np.sum((v - m) ** 2, 1) for v, m in ((at(t)[0], at(0.7)[0].mean(0)), (x, x.mean(0)))]
+        return np.mean((squares[0] - squares[1]) ** 2) / 4
+
+    position, momentum = (jnp.asarray(v, jnp.float32) for v in at(0.7))
+    nothing = jnp.zeros(12)
+    made = hamiltonian.Trajectory(position, momentum, nothing, position, jnp.ones(12))
+    metric = mass.identity(3, jnp.float32, True)
+    slope = (gain(0.7 + 1e-5) - gain(0.7 - 1e-5)) / 2e-5
+    assert float(hamiltonian.path_slope(jnp.asarray(x, jnp.float32), made, metric)) == pytest.approx(slope, rel=1e-4)
 
 
 def test_van_der_corput_fills_the_interval():
