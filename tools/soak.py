@@ -7,17 +7,21 @@ report, factorizes ratings, predicts and reports them, and denoises a recording.
 (resident) and how many open files and threads there are after a round. The first tenth of the rounds, in which programs
 are compiled and caches fill, does not count. Memory fails if a Theil–Sen line through the rest surely rises (99 %), by
 more than 3 % of what there is and 20 MB; open files and threads fail if the median of the last third is above that of
-the first. What an hour or more found is kept.
+the first, and threads that came late are named. What an hour or more found is kept.
 """
 
 import argparse
 import ctypes
 import gc
 import os
+import re
 import signal
 import sys
 import tempfile
+import threading
 import time
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import soundfile as sf
+import zarr
 from benchmarks import page
 from benchmarks.measure import Table
 from scipy.stats import theilslopes
@@ -100,13 +105,22 @@ def denoise(folder: Path, seed: int) -> None:
     denoise_file(folder / "noisy.wav", folder / "clean.wav", draws=1)
 
 
+def threads() -> Counter[str]:
+    """The names of all threads, those of compiled code among them; Python's have the names that Python knows."""
+    found = {t.native_id: t.name for t in threading.enumerate()}
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has just ended
+            found.setdefault(int(task.name), (task / "comm").read_text().strip())
+    return Counter(re.sub(r"\d+", "N", name) for name in found.values())
+
+
 def measure() -> dict[str, float]:
     """Resident memory in MB, open files, threads."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # what the compiler's threads have freed goes back, and does not look like a leak
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    files, threads = (len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task"))
-    return {"memory": pages * os.sysconf("SC_PAGE_SIZE") / 2**20, "files": files, "threads": threads}
+    files, tasks = (len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task"))
+    return {"memory": pages * os.sysconf("SC_PAGE_SIZE") / 2**20, "files": files, "threads": tasks}
 
 
 def courses(rows: list[dict[str, float]]) -> list[Course]:
@@ -130,12 +144,15 @@ def main() -> None:
     asked = parser.parse_args()
     jax.config.update("jax_compilation_cache_dir", tempfile.mkdtemp())  # as in the shell
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    began, told, rows = time.monotonic(), 0.0, []
+    # zarr's pool gets a thread more, of at most six, whenever two of its short tasks happen to overlap. One is enough.
+    zarr.config.set({"threading.max_workers": 1})
+    began, told, rows, names = time.monotonic(), 0.0, [], []
     while time.monotonic() - began < 60 * asked.minutes:
         with tempfile.TemporaryDirectory() as folder:
             for work in (automatic, sample, factorize, denoise):
                 work(Path(folder), len(rows))
         rows.append({"minutes": (time.monotonic() - began) / 60} | measure())
+        names.append(threads())
         if rows[-1]["minutes"] - told >= 1:
             told, r = rows[-1]["minutes"], rows[-1]
             print(
@@ -148,6 +165,8 @@ def main() -> None:
     found = courses(rows)
     for c in found:
         print(f"{c.what}: {c.first:.0f}, then {c.last:.0f} ({c.growth})")
+    if late := names[-1] - names[len(names) // 10]:
+        print(f"Threads that came late: {', '.join(f'{n} × {name}' for name, n in late.items())}")
     if asked.minutes >= 60:
         shown = [{"": c.what, "first": f"{c.first:.0f}", "last": f"{c.last:.0f}", "growth": c.growth} for c in found]
         page.store(
