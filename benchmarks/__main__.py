@@ -26,6 +26,7 @@ NAMES = {
     "large": "large",
     "factorization": "factorization",
     "recommenders": "recommenders",
+    "sweeps": "sweeps",
     "processes": "processes",
     "scaling": "scaling",
     "networks": "networks",
