@@ -91,7 +91,7 @@ def main() -> None:
     )
     parser.add_argument("--recordings", metavar="PATH", help="wideband: made by tools/speech_data.py recordings PATH")
     parser.add_argument("--before", metavar="PATH", default="", help="seconds: a checkout of 0.1.0 to run beside it")
-    parser.add_argument("--folder", metavar="PATH", help="large: where 13 GB of data are, or are put")
+    parser.add_argument("--folder", metavar="PATH", help="large: where 17 GB of data are, or are put")
     parser.add_argument("--uci", metavar="PATH", help="networks: sets of the UCI repository with their usual splits")
     numbers = lambda text: [int(i) for i in text.split(",")]
     parser.add_argument("--rank", type=numbers, default=[10], help="recommenders: numbers of factors; default: 10")
