@@ -239,7 +239,8 @@ def markdown(rows: list[Row]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value in a table or a sentence: thousands with commas, minus signs as such."""
+    """A value in a table or a sentence: thousands with commas, minus signs as such; but code as it is."""
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer() and abs(value) >= 1000):
         return f"{value:,.0f}"
-    return re.sub(r"(?<![\w.])-(?=\d)", "−", str(value))
+    text = str(value)
+    return text if text.startswith("`") else re.sub(r"(?<![\w.])-(?=\d)", "−", text)

@@ -189,6 +189,11 @@ def expanded(what: str, results: Path) -> str:
     return page.filled(f"<!-- kept: {what} -->\n<!-- /kept -->", NAMES, results)
 
 
+def test_code_keeps_its_signs():
+    assert page.shown("x**-0.5 of -2") == "x**−0.5 of −2"
+    assert page.shown("`x**-0.5`") == "`x**-0.5`"
+
+
 def test_a_whole_result(results):
     text = expanded("sgld", results)
     assert "Time per iteration of SGLD, against BlackJAX's SGLD." in text
