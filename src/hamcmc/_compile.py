@@ -128,6 +128,11 @@ def may_block(function: Callable, *arguments: Any) -> bool:
     return blocking(jax.make_jaxpr(plain)(*arguments).jaxpr)
 
 
+def guard(program: Any, *arguments: Any) -> contextlib.AbstractContextManager:
+    """What to hold while a program of ``jax.jit`` with such arguments runs in one of several threads."""
+    return alone if blocking(program.trace(*arguments).jaxpr) else contextlib.nullcontext()
+
+
 def processor() -> str:
     """A name for this kind of processor: what is compiled for one may not run on another that shares the directory."""
     with contextlib.suppress(OSError):

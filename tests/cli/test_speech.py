@@ -75,10 +75,10 @@ def noisy(tmp_path):
 
 def test_a_recording_is_cleaned(noisy, tmp_path, cleaner):
     out = tmp_path / "out.flac"
-    done = call(noisy, "-o", out, "--sampler", "sgld", "--iterations", 7, "--seed", 3)
+    done = call(noisy, "-o", out, "--sampler", "sgld", "--iterations", 17, "--seed", 3)
     source = audio.info(noisy)
     np.testing.assert_allclose(audio.read(audio.info(out)), audio.read(source) / 2, atol=1e-4)
-    options = {"dictionary": "dictionary None", "sampler": "sgld", "iterations": 7, "seed": 3}
+    options = {"dictionary": "dictionary None", "sampler": "sgld", "iterations": 17, "seed": 3}
     assert cleaner.asked == options | {"rate": RATE, "length": source.frames}
     assert "1.2 s of sound in" in done.stdout
     assert "it plays" in done.stdout
@@ -127,9 +127,11 @@ def test_a_reference_must_fit(noisy, tmp_path, cleaner):
     assert "channels 2 and 1" in call(noisy, "-o", tmp_path / "o.wav", "--reference", other, code=2).stderr
     sf.write(other, np.zeros(100), 2 * RATE)
     assert "rate 16,000 and 8,000" in call(noisy, "-o", tmp_path / "o.wav", "--reference", other, code=2).stderr
-    sf.write(other, audio.read(audio.info(tmp_path / "clean.wav"))[: RATE // 2], RATE)
+    sf.write(other, np.zeros(RATE // 2), RATE)
+    assert "is no reference for" in call(noisy, "-o", tmp_path / "o.wav", "--reference", other, code=2).stderr
+    sf.write(other, audio.read(audio.info(tmp_path / "clean.wav"))[:RATE], RATE)
     done = call(noisy, "-o", tmp_path / "o.wav", "--reference", other)
-    assert "the first 0.50 s are compared" in done.stderr
+    assert "the first 1.00 s are compared" in done.stderr
 
 
 def test_a_loud_result_is_told(noisy, tmp_path, cleaner):
@@ -166,7 +168,8 @@ def test_a_single_sample(tmp_path, cleaner):
         (["noisy.wav", "-o", "none/out.wav"], "none/out.wav cannot be written: there is no directory none"),
         (["noisy.wav", "-o", "out.wav", "--quality", "good"], "--quality must be 'fast' or 'best'"),
         (["noisy.wav", "-o", "out.wav", "--draws", "-1"], "--draws must be"),
-        (["noisy.wav", "-o", "out.wav", "--iterations", "0"], "--iterations must be"),
+        (["noisy.wav", "-o", "out.wav", "--iterations", "9"], "--iterations must be a whole number, 10 or more"),
+        (["noisy.wav", "-o", "empty"], "empty is a directory: name a file, such as empty/clean.wav"),
         (["noisy.wav", "-o", "out.wav", "--report", "page.pdf"], "page.pdf: its suffix must be .html"),
         (["noisy.wav", "-o", "out.wav", "--uncertainty", "x.jpg"], "x.jpg: its suffix must be .png"),
         (["text.wav", "-o", "out.wav"], "text.wav is not an audio file"),

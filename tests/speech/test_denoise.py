@@ -123,7 +123,7 @@ def test_silence_stays_silent():
     [
         ({"quality": "perfect"}, "quality must be one of fast, best"),
         ({"sampler": "gibbs"}, "sampler must be one of sgld"),
-        ({"iterations": 3}, "iterations must be at least 10"),
+        ({"iterations": 3}, "iterations must be a whole number, 10 or more, got 3"),
     ],
 )
 def test_bad_options(options, message):

@@ -34,3 +34,25 @@ def test_denoising_needs_no_slow_imports():
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "hamcmc.speech.denoise" in found
     assert not {"scipy.signal", "scipy.stats", "scipy.ndimage", "matplotlib", "pystoi"} & set(found)
+
+
+@pytest.mark.parametrize("rate", [8000, 44_100])
+def test_hum_is_taken_away_and_voices_are_not(rate):
+    t = np.arange(2 * rate) / rate
+    middle = slice(rate // 4, -rate // 4)
+
+    def gain(hertz):
+        x = np.sin(2 * np.pi * hertz * t + 1)
+        y = spectrum.above_hum(x, rate)
+        assert len(y) == len(x)
+        return 20 * np.log10(np.std(y[middle]) / np.std(x[middle]))
+
+    assert gain(50) < -30
+    assert gain(60) == pytest.approx(-12, abs=1)
+    for hertz in (85, 300, 3500):
+        assert gain(hertz) == pytest.approx(0, abs=0.1)
+    click = np.zeros(rate)
+    click[rate // 2] = 1
+    assert np.argmax(spectrum.above_hum(click, rate)) == rate // 2  # nothing is delayed
+    offset = spectrum.above_hum(click + 0.5, rate)
+    np.testing.assert_allclose(offset, spectrum.above_hum(click, rate), atol=1e-9)  # nothing is left at the ends either

@@ -591,3 +591,24 @@ def test_options_that_are_numbers_need_no_program_of_their_own():
     first, programs = draws(1.0), separation._segment._cache_size()
     assert not np.array_equal(draws(3.0), first)
     assert separation._segment._cache_size() == programs
+
+
+@pytest.mark.parametrize(
+    ("sampler", "options"), [("sgld", {}), ("psgld", {}), ("hamcmc", {"metric": None, "cosine": 0.0}), ("gibbs", None)]
+)
+def test_files_of_figure_3_may_run_side_by_side(monkeypatch, sampler, options):
+    """No operation of theirs waits in one of XLA's threads for another one of them."""
+    from hamcmc import _compile
+    from hamcmc.stable import separation
+
+    real, seen = separation._segment, []
+
+    def segment(*arguments):
+        seen.append(_compile.blocking(real.trace(*arguments).jaxpr))
+        return real(*arguments)
+
+    monkeypatch.setattr(separation, "_segment", segment)
+    own = {"positivity": "mirror"} if options is not None else {}
+    alpha_stable_mf(X + 1j, 2, 1.4, sampler=sampler, options=options, warmup=10, num_samples=2, thin=1, **own)
+    assert not any(seen)
+    assert seen

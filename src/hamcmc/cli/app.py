@@ -4,6 +4,7 @@ Modules that take long to import are imported inside the commands that use them,
 """
 
 import gc
+import signal
 import sys
 from typing import Annotated
 
@@ -28,6 +29,15 @@ VERDICTS = (3, 4)  # exit codes of runs that are complete, and have not converge
 
 def main() -> None:
     """The entry point."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # in an import, mostly: commands that work say themselves where they stopped
+        print("stopped by SIGINT", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+
+
+def _run() -> None:
+    """Run a command, as a process of its own or as one of several."""
     from hamcmc import _compile
     from hamcmc.inference import launch
 

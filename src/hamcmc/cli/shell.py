@@ -124,8 +124,11 @@ def say(message: str) -> None:
 
 
 def wrote(*files: Path) -> None:
-    """Say which files were written."""
-    say("Wrote " + ", ".join(map(str, files)))
+    """Say which files were written; of many the first ones and the last."""
+    names = list(map(str, files))
+    if len(names) > 8:
+        names = [*names[:3], "…", f"{names[-1]} ({len(names):,} files)"]
+    say("Wrote " + ", ".join(names))
 
 
 def warn(message: str) -> None:

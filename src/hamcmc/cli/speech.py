@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hamcmc.speech.file import Done
     from hamcmc.speech.metrics import Scores
 
+OTHER = 0.5  # seconds by which a reference may be longer or shorter
 SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff")
 
 
@@ -94,7 +95,7 @@ def denoise(
     ] = None,
     quality: Annotated[str | None, typer.Option(hidden=True, help="Deprecated.")] = None,
     sampler: Annotated[str | None, typer.Option(help="sgld (default), psgld, hamcmc or ensemble_hamcmc.")] = None,
-    iterations: Annotated[int | None, typer.Option(help="By default 150.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="By default 150; 10 or more.")] = None,
     seed: Seed = 0,
     reference: Annotated[
         Path | None, typer.Option(help="The true clean recording, to print SDR, SI-SDR and STOI.")
@@ -127,6 +128,7 @@ def denoise(
     with reporting():
         from hamcmc.report.frame import pace
         from hamcmc.speech import audio, file
+        from hamcmc.speech.denoise import LEAST
 
         form = chosen(as_json, as_csv)
         quiet = quiet or form is not None
@@ -138,7 +140,7 @@ def denoise(
                 sampler, iterations = sampler or "ensemble_hamcmc", iterations or 200
         at_least("--draws", draws, 0)
         if iterations is not None:
-            at_least("--iterations", iterations, 1)
+            at_least("--iterations", iterations, LEAST)
         inputs = [p for p in (recording, reference, dictionary) if p is not None]
         source = audio.info(recording)
         _check_targets(out, draws, uncertainty, report, inputs, source)
@@ -249,6 +251,10 @@ def _reference(path: Path, source: "Info") -> "Info":
         a, b = getattr(found, name), getattr(source, name)
         if a != b:
             raise ValueError(f"{path} does not fit {source.path}: {name} {a:,} and {b:,}")
+    if abs(found.seconds - source.seconds) > OTHER:
+        raise ValueError(
+            f"{path} is no reference for {source.path}: it has {found.seconds:.2f} s, not {source.seconds:.2f} s"
+        )
     if found.frames != source.frames:
         shorter = min(found.seconds, source.seconds)
         warn(f"{path} and {source.path} differ in length: the first {shorter:.2f} s are compared")

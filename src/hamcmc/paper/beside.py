@@ -23,6 +23,8 @@ def cores() -> int:
 def side_by_side(pieces: Sequence[Callable[[Progress], Found]]) -> Iterator[tuple[int, Found]]:
     """Run pieces of work in as many threads as there are cores: compiled programs hold no lock of Python's.
 
+    Programs that must not run beside another one of their kind need :func:`hamcmc._compile.guard`.
+
     Args:
         pieces: each gets a function to report progress to, which ends it when another piece failed or after Ctrl-C.
 

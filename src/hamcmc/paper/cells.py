@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array
 from scipy.stats import qmc
 
+from hamcmc._compile import guard
 from hamcmc._types import Record
 from hamcmc.paper import tuning
 from hamcmc.target import linear_gaussian as model
@@ -118,7 +119,9 @@ def contest(
         """(seed, candidate, budget); a score that is not finite is infinite."""
         keys = jax.random.split(jax.random.key(seed), asked["seeds"])
         named = dict(zip(ranges, jnp.exp(jnp.asarray(points.T, jnp.float32))))
-        found = np.asarray(run(arrays, named, jnp.asarray(lanes), keys, windows), np.float64)
+        given = arrays, named, jnp.asarray(lanes), keys, windows
+        with guard(run, *given):
+            found = np.asarray(run(*given), np.float64)
         return np.where(np.isfinite(found), found, np.inf)
 
     points, means = np.empty((0, len(ranges))), np.empty((0, 2))

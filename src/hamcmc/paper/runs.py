@@ -1,6 +1,7 @@
 """Thousands of independent runs of a sampler, and ε-weighted averages along them."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from hamcmc._compile import guard
 from hamcmc._types import PyTree
 from hamcmc.inference.many import Axes, Turn, advance
 from hamcmc.inference.progress import Progress, Status, silent
@@ -49,6 +51,7 @@ class ManyRuns:
 
         self._average = jax.vmap(average)
         self._segment = jax.jit(self._advance, donate_argnums=0)
+        self._guard: AbstractContextManager | None = None
 
     def start(self, position: PyTree, runs: int) -> Any:
         """The state of `runs` runs that all start at one position."""
@@ -68,9 +71,14 @@ class ManyRuns:
     ) -> tuple[Any, Any, float]:
         """Iterations begin … end−1: the new state, Σ ε h of each run (float64) and Σ ε. `look` may end them."""
         total, weight = 0.0, 0.0
+        if self._guard is None:
+            self._guard = guard(self._segment, state, key, begin, end, parameters)
         for t in range(begin, end, self.segment):
             look(Status((t - begin) / (end - begin), "sampling"))
-            state, sums = self._segment(state, key, t, min(t + self.segment, end), parameters)
+            with self._guard:
+                state, sums = jax.block_until_ready(
+                    self._segment(state, key, t, min(t + self.segment, end), parameters)
+                )
             total, weight = total + np.asarray(sums.total, np.float64), weight + float(sums.weight)
         return state, total, weight
 

@@ -184,5 +184,10 @@ def pace(plays: float, takes: float) -> str:
     if not (plays > 0 and takes > 0):
         return "–"
     if takes <= plays:
-        return f"{plays / takes:.2g} times faster than it plays"
-    return f"{takes / plays:.2g} times as long as it plays"
+        return f"{_two(plays / takes)} times faster than it plays"
+    return f"{_two(takes / plays)} times as long as it plays"
+
+
+def _two(x: float) -> str:
+    """Two digits of a number, or all of a larger one."""
+    return f"{x:.2g}" if x < 100 else f"{x:,.0f}"

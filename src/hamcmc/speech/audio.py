@@ -145,6 +145,8 @@ def check_format(path: str | os.PathLike, like: Info) -> str:
     """The container that the suffix stands for. Raises :class:`AudioError` if it cannot hold such a recording."""
     path = Path(path)
     form = FORMATS.get(path.suffix.lower())
+    if path.is_dir():
+        raise AudioError(f"{path} is a directory: name a file, such as {path / 'clean.wav'}")
     if form is None:
         raise AudioError(f"{path}: its suffix must be one of {', '.join(FORMATS)}")
     if like.channels > CHANNELS[form]:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hamcmc import _compile, samplers
+from hamcmc._check import at_least
 from hamcmc._types import Record
 from hamcmc.inference.display import shown
 from hamcmc.inference.progress import Progress, Status
@@ -61,6 +62,7 @@ class Run(NamedTuple):
 
 
 DEFAULT = Run("sgld", 150, 100)
+LEAST = 10  # iterations
 QUALITIES = {"fast": DEFAULT, "best": Run("ensemble_hamcmc", 200, 150)}  # of 0.1: the scores of both were the same
 
 
@@ -136,8 +138,7 @@ def denoise(
             raise ValueError(f"sampler must be one of {', '.join(RECIPES)}, not {sampler!r}")
         chosen = chosen._replace(sampler=sampler)
     if iterations is not None:
-        if iterations < 10:
-            raise ValueError(f"iterations must be at least 10, not {iterations}")
+        at_least("iterations", iterations, LEAST)
         kept = 5 * max(1, round(iterations * chosen.kept / chosen.iterations / 5))
         chosen = chosen._replace(iterations=iterations, kept=kept)
     dictionary = dictionary or load()
@@ -219,6 +220,7 @@ def clean_stretch(
     prior: model.Prior,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Posterior mean and draws (1 + draws, samples) of one channel, and standard deviations (F, T) of its spectrum."""
+    noisy = spectrum.above_hum(noisy, rate)
     X = spectrum.analyse(noisy, rate)
     power = np.abs(X) ** 2
     level = power.mean()
