@@ -298,7 +298,7 @@ def test_the_verdict_is_about_predictions_and_honest_about_parameters(run):
     verdict = result.check()
     assert verdict.word == "usable"
     assert "predictions agree between 4 chains" in verdict.reason
-    assert "parameters of a network do not mix" in verdict.reasons[1]
+    assert "the parameters of a network mean nothing one by one" in verdict.reasons[1]
     assert "held out in tuning" in verdict.reasons[2]
     assert "usable" in str(verdict)
     assert hamcmc.Result.open(path).check() == verdict

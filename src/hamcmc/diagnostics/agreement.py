@@ -66,7 +66,7 @@ class Agreement(NamedTuple):
     def of_parameters(self) -> str:
         """What there is to say about parameters."""
         mixed = "" if np.isnan(self.mixed) else f": {self.mixed:.0%} of {self.scalars:,} have R-hat below {MIXED}"
-        return f"parameters of a network do not mix, and single ones mean nothing{mixed}; use result.predict"
+        return f"the parameters of a network mean nothing one by one, and need not mix{mixed}; use result.predict"
 
 
 def agreement(result: StoredRun, posterior: Posterior, seed: int = 0) -> Agreement:

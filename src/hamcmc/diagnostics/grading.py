@@ -50,7 +50,8 @@ def reasons(m: Measured, settings: Facts, meta: Facts, draws: int) -> list[Reaso
     """All that speaks against a run, the most important first."""
     if draws < 4:
         return [Reason(NOT_CONVERGED, 1.0, f"there are only {draws} draws per chain")]
-    found = [*_state(settings, meta, draws), *_stein(m), *_agreement(m), *_effective(m), *_stuck(m), *_numbers(m)]
+    found = [*_state(settings, meta, draws), *_stein(m), *_agreement(m), *_stuck(m), *_numbers(m)]
+    found += _effective(m, draws * settings["chains"])
     return sorted(found, key=lambda r: (-r.grade, -r.weight))
 
 
@@ -104,7 +105,9 @@ def _stein(m: Measured) -> Iterator[Reason]:
         worst = int(np.argmax(np.where(vague, np.fmax(m.stein.mean.se, m.stein.sd.se), 0.0)))
         name = np.array(m.names)[m.confronted][worst]
         yield Reason(
-            USABLE, 0.1, f"the gradients cannot exclude an error of 10 % for {vague.sum():,} parameters: {name}"
+            USABLE,
+            0.1,
+            f"the gradients cannot exclude an error of 10 % for {vague.sum():,} parameters, above all {name}",
         )
     if m.bounded.any():
         name = np.array(m.names)[m.bounded][0]
@@ -186,8 +189,13 @@ def _agreement(m: Measured) -> Iterator[Reason]:
             return
 
 
-def _effective(m: Measured) -> Iterator[Reason]:
-    """Whether there are enough effective draws."""
+def attainable(draws: int) -> int:
+    """The best grade that so many draws of all chains allow, if they were independent."""
+    return GOOD if draws >= ESS[GOOD] else USABLE if draws >= ESS[USABLE] else NOT_CONVERGED
+
+
+def _effective(m: Measured, draws: int) -> Iterator[Reason]:
+    """Whether there are enough effective draws, of so many of all chains."""
     ess = np.fmin(m.mixing.ess_bulk, m.mixing.ess_tail)
     if np.isnan(ess).all():
         return  # chains that never move are reported as stuck
@@ -195,7 +203,10 @@ def _effective(m: Measured) -> Iterator[Reason]:
     grade = GOOD if ess[j] >= ESS[GOOD] else USABLE if ess[j] >= ESS[USABLE] else NOT_CONVERGED
     if grade > GOOD:
         where = "in the tails of" if ess[j] < m.mixing.ess_bulk[j] else "of"
-        yield Reason(grade, 3.0, f"there are only {ess[j]:,.0f} effective draws {where} {m.names[j]}")
+        text = f"there are only {ess[j]:,.0f} effective draws {where} {m.names[j]}"
+        if grade <= attainable(draws):
+            text += f", and only {draws:,} in all: a larger num_samples is needed"
+        yield Reason(grade, 3.0, text)
     j = int(np.argmax(np.nan_to_num(m.ranges)))
     grade = GOOD if not m.ranges[j] > RANGE[GOOD] else USABLE if m.ranges[j] <= RANGE[USABLE] else NOT_CONVERGED
     if grade > GOOD:

@@ -183,7 +183,8 @@ def coverage(below: Any, levels: Sequence[float] = LEVELS) -> dict[float, float]
 def _probabilities(given: Any) -> np.ndarray:
     p = np.asarray(given, np.float64)
     if p.ndim != 2:
-        raise ValueError(f"probabilities must be (row, class) with a label for each row, got {p.shape}")
+        mean = ": take their mean over draws, as .mean of predictions does" if p.ndim == 3 else ""
+        raise ValueError(f"probabilities must be (row, class) with a label for each row, got {p.shape}{mean}")
     if not (p >= 0).all() or not np.allclose(p.sum(1), 1, atol=1e-3):
         raise ValueError("probabilities must not be negative and must sum to 1 in each row")
     return p

@@ -7,6 +7,7 @@ from typing import Any
 from hamcmc import _check, _compile, _processes, samplers
 from hamcmc._renamed import moved
 from hamcmc._types import Facts
+from hamcmc.diagnostics import grading
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import schedules
 from hamcmc.inference.ahead import compiled_ahead, continued
@@ -232,6 +233,9 @@ def longer_after(found: Result, plan: Plan, num_samples: int | None) -> Plan | N
     """The plan of a longer run, if a finished one asks for it. It stores no more draws than somebody asked for."""
     verdict, seconds = found.check(), found.meta["seconds"]
     word, short = _processes.texts(verdict.word)[0], _processes.told(verdict.short)
+    best = grading.attainable(found.settings["chains"] * found.draws)
+    if num_samples is not None and short > 1 and grading.WORDS.index(word) <= best:
+        return None  # no thinning makes more of so few draws
     if found.partial and word == "usable" and short <= 1:  # it can be no better without gradients, however long it is
         word = "good"
     numbers = verdict.parameters * found.settings["chains"] * found.draws if num_samples is None else KEPT
