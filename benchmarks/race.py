@@ -10,8 +10,9 @@ run again with five times the budget instead.
 
 Effective draws are those of the poorest of all directions, and errors are the largest: all eigenvectors of the Hessian
 at the mode (or of the covariance), and all coordinates, against exact moments. An error of a variance is partly chance.
-"Chance" is the largest error to expect from as many independent draws as there are effective ones. Where the error is
-more than 15 % above that, the draws are wrong, and their number says nothing. Nor do fewer than 50 effective draws.
+"Chance" is the largest error to expect from as many independent draws as there are effective ones ("–": there is none).
+Where the error is more than 15 % above that, the draws are wrong, and their number says nothing. Nor do fewer than 50
+effective draws.
 
 posteriors takes part if it is installed, because PyTorch is not among the packages that ``make bench`` installs.
 """
@@ -37,6 +38,7 @@ Row = dict[str, Any]
 KEY = ("problem", "method", "round", "seconds", "quick")  # of a measurement
 ONE_TO_BEAT, LONGER = "nuts-white", 5  # the method that is given so many times the budget if it has no draws at its end
 LEAST = 50  # effective draws, of fewer nobody can say whether they are right
+UNINFORMATIVE = 10.0  # an error by chance that is larger says only that there is no effective draw
 PARTS = ("preparation", "compile", "warm-up", "sampling")
 COLUMNS = (
     "ESS",
@@ -278,7 +280,7 @@ def row(name: str, own: list[Row], own_rate: float, mine: float) -> Row:
         f"{np.median(all_in):.3g} ({min(all_in):.3g}–{max(all_in):.3g})",
         f"{median(lambda m: m['ess'] / sampling(m)):.3g}",
         f"{median(lambda m: m['error']):.1%}",
-        f"{median(lambda m: m['chance']):.1%}",
+        f"{chance:.1%}" if (chance := median(lambda m: m["chance"])) < UNINFORMATIVE else "–",
         f"{median(lambda m: m['mean_error']):.2f}",
         f"× {mine / own_rate:.3g}" if own_rate and mine and name != OURS else "–",
     )
