@@ -222,7 +222,7 @@ def test_places_that_cannot_be_written(wav, tmp_path, monkeypatch):
     (tmp_path / "folder.wav").mkdir()
     for name, message in (
         ("none/out.wav", "there is no directory"),
-        ("folder.wav", "is not a file"),
+        ("folder.wav", "is a directory: name a file, such as .*folder.wav/clean.wav"),
         ("in.wav/out.wav", "there is no directory"),
         ("out.xyz", "suffix must be one of .wav, .flac, .ogg"),
         ("out", "suffix must be one of"),

@@ -33,15 +33,24 @@ def side_by_side(pieces: Sequence[Callable[[Progress], Found]]) -> Iterator[tupl
     """
     stopping = Event()
 
-    def look(_status: Status) -> None:
+    def look(_status: Status | None = None) -> None:
         if stopping.is_set():
             raise Stopped
 
+    def work(piece: Callable[[Progress], Found]) -> Found:
+        look()
+        try:
+            return piece(look)
+        except BaseException:  # this thread must not take the next piece before anybody hears of the failure
+            stopping.set()
+            raise
+
     with ThreadPoolExecutor(cores()) as pool:
-        numbers = {pool.submit(piece, look): i for i, piece in enumerate(pieces)}
+        numbers = {pool.submit(work, piece): i for i, piece in enumerate(pieces)}
         try:
             for future in as_completed(numbers):
-                yield numbers[future], future.result()
+                if not isinstance(future.exception(), Stopped):  # the failure that stopped it is still to come
+                    yield numbers[future], future.result()
         except BaseException:
             stopping.set()
             pool.shutdown(wait=False, cancel_futures=True)
