@@ -126,6 +126,18 @@ def test_what_a_loop_closes_over_becomes_an_argument():
     assert program(2.0, jnp.ones(3)).tolist() == [1.0, 3.0, 5.0]
 
 
+@jax.custom_vjp
+def asks_python_backwards(x):
+    return jnp.sum(x)
+
+
+def _backwards(x, slope):
+    return (jax.pure_callback(lambda a: a, x, x) * slope,)
+
+
+asks_python_backwards.defvjp(lambda x: (jnp.sum(x), x), _backwards)
+
+
 def many_cholesky(x):
     return jnp.sum(jax.vmap(lambda a: jnp.linalg.cholesky(jnp.eye(3) * (1 + a**2)))(x))
 
@@ -141,10 +153,13 @@ def many_cholesky(x):
         (lambda x: jax.lax.cond(x[0] > 0, many_cholesky, jnp.sum, x), True),
         (lambda x: jnp.abs(jnp.fft.fft(jnp.ones((2, 3, 4)) * x[0])), True),
         (lambda x: jax.pure_callback(lambda a: a, x, x), True),
+        (jax.vmap(lambda a: jnp.linalg.cholesky(jnp.eye(3) * a)), True),  # of one number a single matrix
+        (asks_python_backwards, False),
+        (jax.value_and_grad(asks_python_backwards), True),
     ],
 )
 def test_programs_that_hand_their_work_to_other_threads_are_known(function, expected):
-    assert _compile.may_block(function, jnp.ones(4)) == expected
+    assert _compile.may_block(jax.jit(function), jnp.ones(4)) == expected
 
 
 @pytest.mark.slow
@@ -186,6 +201,17 @@ def test_programs_with_options_of_the_compiler_can_be_looked_at():
     """Tests compile without them, users with them."""
     program = jax.jit(many_cholesky, compiler_options=_compile.SOON)
     assert _compile.may_block(program, jnp.ones(4))
+
+
+@pytest.mark.parametrize("gone", ["link", "none"])
+def test_a_file_that_goes_away_meanwhile_does_not_turn_the_cache_off(gone, no_directory, monkeypatch, tmp_path):
+    monkeypatch.setenv("HAMCMC_CACHE", str(tmp_path))
+    folder = tmp_path / f"{jax.__version__}-{_compile.processor()}"
+    folder.mkdir()
+    if gone == "link":
+        (folder / "old").symlink_to(folder / "deleted by another process")
+    _compile.keep()
+    assert jax.config.jax_compilation_cache_dir == str(folder)
 
 
 def test_an_array_is_kept_and_a_damaged_one_is_made_again(no_directory, tmp_path):

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import inspect
 import os
 import platform
 import threading
@@ -41,6 +40,11 @@ def understood() -> bool:
 
 def _nothing() -> int:
     return 0
+
+
+def x64() -> bool:
+    """Whether this thread computes in double precision."""
+    return jax.dtypes.canonicalize_dtype(np.float64) == np.float64
 
 
 def put(x: Any, kind: Any = None) -> jax.Array:
@@ -92,7 +96,7 @@ def kept_array(name: str, make: Callable[[], Any]) -> np.ndarray:
             return found
     made = np.asarray(make())
     with contextlib.suppress(OSError):
-        partial = path.with_name(f"{name}.{os.getpid()}.partial")
+        partial = path.with_name(f"{name}.{os.getpid()}-{threading.get_ident()}.partial")
         with partial.open("wb") as file:
             np.save(file, made, allow_pickle=False)
         partial.replace(path)
@@ -122,15 +126,18 @@ def blocking(jaxpr: Any) -> bool:
     return False
 
 
-def may_block(function: Callable, *arguments: Any) -> bool:
-    """:func:`blocking` of a function with such arguments, of which shapes and types are enough."""
-    plain = inspect.unwrap(function)  # a program with options of the compiler cannot be traced as a part of another
-    return blocking(jax.make_jaxpr(plain)(*arguments).jaxpr)
+def may_block(program: Any, *arguments: Any) -> bool:
+    """:func:`blocking` of a program of ``jax.jit`` with such arguments, of which shapes and types are enough.
+
+    It must be the whole program that runs in threads: what one of its functions does with a single matrix, the program
+    may do with many.
+    """
+    return blocking(program.trace(*arguments).jaxpr)
 
 
 def guard(program: Any, *arguments: Any) -> contextlib.AbstractContextManager:
     """What to hold while a program of ``jax.jit`` with such arguments runs in one of several threads."""
-    return alone if blocking(program.trace(*arguments).jaxpr) else contextlib.nullcontext()
+    return alone if may_block(program, *arguments) else contextlib.nullcontext()
 
 
 def processor() -> str:
@@ -144,7 +151,10 @@ def processor() -> str:
 
 def shrink(directory: Path, most: int) -> None:
     """Delete the oldest files of a directory until it has at most so many bytes."""
-    files = [(f.stat().st_mtime, f.stat().st_size, f) for f in directory.iterdir()]
+    files = []
+    for f in directory.iterdir():
+        with contextlib.suppress(OSError):  # another process may have deleted it just now
+            files.append((f.stat().st_mtime, f.stat().st_size, f))
     total = sum(size for _, size, _ in files)
     for _, size, file in sorted(files):
         if total <= most:

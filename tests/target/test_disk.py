@@ -4,13 +4,14 @@ import os
 import threading
 from itertools import pairwise
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import hamcmc
-from hamcmc.target import disk, passes
+from hamcmc.target import disk, noise, passes, predicted
 from hamcmc.target.importance import scores
 
 SIZE, D = 6000, 3
@@ -266,3 +267,67 @@ def test_a_part_of_the_rows_is_read_in_the_order_of_the_file(tmp_path, monkeypat
     assert sorted(np.concatenate(found).tolist()) == sorted(chosen.tolist())
     ranges = sorted((which.min(), which.max()) for which in found)
     assert all(before[1] < after[0] for before, after in pairwise(ranges))
+
+
+def normal(theta, row):
+    """A normal density whose covariance the parameters tell: at several positions at once it factors many matrices."""
+    root = jnp.array([[jnp.exp(theta[0]), 0.0], [theta[1], jnp.exp(theta[2])]])
+    return jax.scipy.stats.multivariate_normal.logpdf(row, jnp.zeros(2), root @ root.T + 0.1 * jnp.eye(2))
+
+
+def correlated(theta, row):
+    """Each row has a matrix of its own."""
+    return -0.5 * (row[0] - jnp.linalg.cholesky(jnp.eye(3) + 0.1 * row[0] ** 2)[-1] @ theta) ** 2
+
+
+def straight(theta, row):
+    return -0.5 * (row[0] - theta[0] - theta[1] * row[1]) ** 2
+
+
+@pytest.mark.parametrize(
+    ("log_likelihood", "expected"),
+    [
+        (straight, {"sum": False, "gradient": False, "Hessian": False, "scores": False, "table": False}),
+        (normal, {"sum": False, "gradient": False, "Hessian": False, "scores": True}),
+        (correlated, {"sum": True, "gradient": True, "Hessian": True, "scores": True, "table": True}),
+    ],
+)
+def test_programs_that_would_wait_for_each_other_run_alone(log_likelihood, expected, monkeypatch):
+    """For ever, where as many of them as XLA has threads decompose many matrices each."""
+    data = np.random.default_rng(0).normal(size=(600, 2)).astype(np.float32)
+    monkeypatch.setattr(noise, "CHUNK", 300)
+    monkeypatch.setattr(passes, "CHUNK", 300)
+    monkeypatch.setattr(predicted, "CHUNK", 2000)
+    found, real = [], disk.ahead
+
+    def watched(work, chunks, *args, alone):
+        found.append(alone)
+        return real(work, chunks, *args, alone=True)
+
+    monkeypatch.setattr(disk, "ahead", watched)
+    posterior = hamcmc.Posterior(lambda t: -0.5 * jnp.sum(t**2), log_likelihood, data, init=np.zeros(3, np.float32))
+    at, seen = jnp.zeros(3), {}
+
+    def look(name, work):
+        found.clear()
+        made = work()
+        (seen[name],) = set(found)
+        return made
+
+    sums = passes.Passes(posterior, at)
+    look("sum", lambda: posterior.full_log_density(at, batch_size=100))
+    look("gradient", lambda: sums.value_and_grad(np.zeros(3)))
+    look("Hessian", lambda: sums.hessian(np.zeros(3)))
+    laplace = hamcmc.laplace(posterior)
+    view = hamcmc.control_variate(posterior, laplace, order=2)
+    look("scores", lambda: scores(view, laplace, draws=4))
+    if "table" in expected:
+        one = predicted.predictors_of(posterior, at)
+        look("table", lambda: predicted.Predicted(view, at, laplace.root, one))
+    assert seen == expected
+
+
+def test_threads_compute_as_precisely_as_their_caller():
+    with jax.enable_x64(True):
+        found = list(disk.ahead(lambda _: jnp.ones(()).dtype, range(5)))
+    assert set(found) == {np.dtype(np.float64)}

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.tree_util import tree_leaves_with_path
 
-from hamcmc._compile import jit, put
+from hamcmc._compile import jit, put, x64
 from hamcmc._types import PyTree
 from hamcmc.diagnostics import gradients
 from hamcmc.diagnostics.ess import interleaved, kish, part
@@ -246,7 +246,7 @@ def _confronted(result: StoredRun, posterior: Posterior, draws: int, seed: int, 
     only = tuple(d._replace(x=d.x[..., confronted]) for d in (here, everywhere))
     stein = confront(only[0], np.where(np.isfinite(g), g, 0.0)[..., confronted], only[1])
     density, ends = _densities(posterior, some, confronted, stein, only[1])
-    single = not jax.config.jax_enable_x64  # type: ignore[attr-defined]
+    single = not x64()
     lost = float(np.nanmedian(np.abs(density))) * np.finfo(np.float32).eps / 2 if single else 0.0
     bounded = np.zeros(confronted.size, bool)
     bounded[confronted] = ends

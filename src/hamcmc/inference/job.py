@@ -13,7 +13,7 @@ import numpy as np
 from jax.tree_util import tree_leaves_with_path
 
 from hamcmc import _check
-from hamcmc._compile import jit, put
+from hamcmc._compile import jit, put, x64
 from hamcmc._types import PyTree, Record
 from hamcmc.inference import compiled as loop
 from hamcmc.inference import schedules, stream
@@ -284,11 +284,6 @@ def storable(options: Record) -> Record | None:
         return json.loads(json.dumps(options, default=number))
     except TypeError:
         return None
-
-
-def x64() -> bool:
-    """Whether JAX computes in double precision."""
-    return jnp.zeros(()).dtype == jnp.float64
 
 
 def describe(schedule: Callable) -> Record:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hamcmc import _check, _compile, _processes, samplers
+from hamcmc._compile import x64
 from hamcmc._renamed import moved
 from hamcmc._types import Facts
 from hamcmc.diagnostics import grading
@@ -33,7 +34,6 @@ from hamcmc.inference.job import (
     prepare,
     recorded_schedule,
     storable,
-    x64,
 )
 from hamcmc.inference.plan import DRAWS, FIRST_DRAWS, KEPT, Plan, longer
 from hamcmc.inference.progress import Progress

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from hamcmc._compile import x64
 from hamcmc._types import PyTree
 
 WORKERS = min(4, os.cpu_count() or 1)  # chunks that are read and computed side by side; more hold more memory
@@ -109,10 +110,10 @@ def mapping(x: Any) -> mmap.mmap | None:
     return held if isinstance(held, mmap.mmap) else None
 
 
-def few_rows(data: PyTree) -> PyTree:
-    """Shapes and types of two rows, to trace a function of rows with."""
+def shapes(data: PyTree, count: int) -> PyTree:
+    """Shapes and types of so many rows, to trace a function of rows with."""
     kind = jax.dtypes.canonicalize_dtype
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape[1:]), kind(x.dtype)), data)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape[1:]), kind(x.dtype)), data)
 
 
 def require_whole(x: Any) -> None:
@@ -180,6 +181,12 @@ def ahead(
     threads (:func:`hamcmc._compile.blocking` says when that is needed).
     """
     waiting, count = iter(chunks), workers or WORKERS
+    precise = x64()
+
+    def as_here(chunk: Any) -> Any:
+        with jax.enable_x64(precise):  # which is a setting of the thread
+            return work(chunk)
+
     if alone:
         yield from map(work, waiting)
         return
@@ -189,7 +196,7 @@ def ahead(
     with ThreadPoolExecutor(count) as pool:
         pending: deque[Future] = deque()
         for chunk in waiting:
-            pending.append(pool.submit(work, chunk))
+            pending.append(pool.submit(as_here, chunk))
             if len(pending) > count:
                 yield pending.popleft().result()
         while pending:

@@ -257,7 +257,7 @@ def _full_mean_grad(posterior: Posterior, position: PyTree, batch_size: int) -> 
         found = grad(position, posterior.part(start, batch_size))
         return jax.tree.map(lambda g: n * np.asarray(g, np.float64), found)
 
-    alone = may_block(grad, position, disk.few_rows(posterior.data))
+    alone = may_block(grad, position, disk.shapes(posterior.data, min(batch_size, posterior.size)))
     for found in disk.ahead(work, range(0, posterior.size, batch_size), alone=alone):
         total = jax.tree.map(np.add, total, found)
     return jax.tree.map(lambda a, x: jnp.asarray(a / posterior.size, x.dtype), total, position)

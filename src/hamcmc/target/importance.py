@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from hamcmc._compile import x64
 from hamcmc._random import bits
 from hamcmc._types import PyTree
 from hamcmc.target import disk
@@ -27,6 +28,7 @@ TICKS = 2**32  # probabilities are multiples of its inverse, so that integer ari
 DRAWS = (4, 32)  # of the Laplace approximation at which rows are compared, at least and at most
 WORK = 2**30  # rows · parameters · draws
 BLOCK = 2**18  # rows whose ticks are computed at once
+STREAM = 1  # of random numbers, for the draws at which rows are compared
 PROJECTED = 16  # random directions along which residuals are compared: enough for the mean of their squared lengths
 
 
@@ -50,7 +52,7 @@ class Importance(View):
     def __init__(self, plain: Posterior, probabilities: np.ndarray):
         super().__init__(plain)
         last = disk.scratch(plain.size, np.uint32, plain.streamed)  # the last tick of each row
-        weights = disk.scratch(plain.size, np.float64 if _x64() else np.float32, plain.streamed)
+        weights = disk.scratch(plain.size, np.float64 if x64() else np.float32, plain.streamed)
         for rows, ends, ticks in _ticks(probabilities):
             last[rows], weights[rows] = ends, (1 / (plain.size * (ticks / TICKS)))
         self.last = last if plain.streamed else jnp.asarray(last)
@@ -162,16 +164,19 @@ def scores(view: Posterior, laplace: Laplace, *, draws: int | None = None, seed:
     """
     if draws is None:
         draws = int(np.clip(WORK // (view.size * laplace.dimension), *DRAWS))
+    # Not the stream of `laplace.draw`: noise that is measured at the draws to which the rows are fitted looks too small.
+    rng = np.random.default_rng((seed, STREAM))
+    positions = laplace.unravel(laplace.spread(rng.standard_normal((draws, laplace.dimension))))
     roots = np.broadcast_to(laplace.root, (draws, *laplace.root.shape))
     if roots.ndim == 3 and laplace.dimension > PROJECTED:
-        signs = np.random.default_rng(seed).choice([-1.0, 1.0], (draws, laplace.dimension, PROJECTED))
+        signs = rng.choice([-1.0, 1.0], (draws, laplace.dimension, PROJECTED))
         roots = np.stack([laplace.root @ turn for turn in signs])  # keeps the mean of squared lengths, up to a factor
 
     def squares(white: Array, _: Array) -> Array:
         return jnp.sum(white**2, 1)
 
     total = disk.scratch(view.size, np.float64, view.streamed)
-    for _, rows, found in over_rows(view, laplace.draw(draws, seed), roots, None, None, squares):
+    for _, rows, found in over_rows(view, positions, roots, None, None, squares):
         total[rows[0] : rows[-1] + 1] += found[:, : len(rows)].sum(0)
     total /= draws
     return np.sqrt(total, out=total)  # in place, as all that has a number for each row
@@ -219,7 +224,3 @@ def _ticks(probabilities: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.nd
             ends[-1] = TICKS - 1
         yield rows, ends, np.diff(ends, prepend=before)
         before = ends[-1]
-
-
-def _x64() -> bool:
-    return jnp.zeros(()).dtype == jnp.float64

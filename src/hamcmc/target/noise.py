@@ -188,8 +188,10 @@ def over_rows(
             found.append((slice(k, k + together), places[places < count], in_double))
         return found
 
-    first = jax.tree.map(lambda x: x[0], positions)
-    alone = may_block(posterior.per_datum_grads, first, disk.few_rows(posterior.data))
+    data, indices = posterior.data, jax.ShapeDtypeStruct((length,), np.int32)
+    if posterior.streamed:
+        data, indices = disk.shapes(posterior.data, length), None
+    alone = may_block(reduced, 0, positions, kept, data, indices, jax.ShapeDtypeStruct((length,), kind))
     for found in disk.ahead(work, range(0, count, length), alone=alone):
         yield from found
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
-from hamcmc._compile import blocking, jit, put
+from hamcmc._compile import jit, may_block, put
 from hamcmc._types import PyTree
 from hamcmc.target import disk
 from hamcmc.target.minibatch import gather
@@ -95,7 +95,7 @@ class Passes:
         self._prepare(position)
         first = next(self._chunks(None))
         self._session = jax.make_jaxpr(self._first)(self._device(np.asarray(flat)), *self._read(first))
-        self._alone = blocking(self._session.jaxpr)
+        self._alone: dict[Callable, bool] = {}  # of each program, once it is known
         self.double = True
         try:
             self._prepare(position)
@@ -202,7 +202,7 @@ class Passes:
         found: tuple[Parts, ...] = ()
         at = self._at(x)
         work = partial(self._of_chunk, program, at, given=given)
-        for new in disk.ahead(work, self._chunks(rows), alone=self._alone):
+        for new in disk.ahead(work, self._chunks(rows), alone=self._runs_alone(program, at, rows, given)):
             with quiet():
                 found = tuple(Parts(a.prior, a.likelihood + b.likelihood) for a, b in zip(found, new)) or new
         if self._own is not None:
@@ -213,6 +213,17 @@ class Passes:
         scale = 1.0 if rows is None else self.posterior.size / len(rows)
         with quiet():
             return tuple(Parts(a.prior, scale * a.likelihood) for a in found)
+
+    def _runs_alone(self, program: Callable, at: Array, rows: np.ndarray | None, given: tuple) -> bool:
+        """Whether the program must not run beside another one of its kind."""
+        if program not in self._alone and (chunk := next(self._chunks(rows), None)) is not None:
+            with self._precision():
+                if self._held.streamed:  # without reading any
+                    read = disk.shapes(self._held.data, self.chunk), None, self._weights(self.chunk)
+                else:
+                    read = self._read(chunk)
+                self._alone[program] = may_block(program, at, *read, *given)
+        return self._alone.get(program, True)
 
     def _at(self, x: np.ndarray) -> Array:
         """A flat position as the programs take it."""

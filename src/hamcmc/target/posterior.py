@@ -171,7 +171,7 @@ class Posterior(Target):
             part = self.part(start, batch_size)
             return len(jax.tree.leaves(part)[0]), self._mean_value_and_grad(position, part)
 
-        alone = may_block(self._mean_value_and_grad, position, disk.few_rows(self.data))
+        alone = may_block(self._mean_value_and_grad, position, disk.shapes(self.data, min(batch_size, self.size)))
         for n, found in disk.ahead(work, range(0, self.size, batch_size), alone=alone):
             value, grad = unbiased((value, grad), found, n)  # a mean over n data counts n times
         return value, grad

@@ -177,15 +177,16 @@ class Predicted(WhiteAtAnchor):
             found = jnp.concatenate([white, *(x[..., None] for x in (u, slope, weight)), bend], -1)
             return jnp.pad(found, ((0, 0), (0, 0), (0, width - found.shape[-1]))).astype(kind)
 
-        def work(start: int) -> None:
+        def given(start: int) -> tuple:
             places = np.minimum(np.arange(start, start + length), size - 1)
-            indices = put(places, np.int32)
-            end = min(start + length, size)
-            made = part(self.centre, self.root, data, put(ones) if weights is None else weights, indices)
-            table[start:end] = np.asarray(made)[: end - start]
+            each = put(ones) if weights is None else weights
+            return self.centre, self.root, data, each, put(places, np.int32)
 
-        first = jax.tree.map(_of_one, data)
-        for _ in disk.ahead(work, range(0, size, length), alone=may_block(one, self.centre, first)):
+        def work(start: int) -> None:
+            end = min(start + length, size)
+            table[start:end] = np.asarray(part(*given(start)))[: end - start]
+
+        for _ in disk.ahead(work, range(0, size, length), alone=may_block(part, *given(0))):
             pass
         return disk.on_device(table)
 
