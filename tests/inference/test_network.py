@@ -385,3 +385,9 @@ def test_the_verdict_says_how_many_chains_would_do():
     found = agreement.Agreement(chains=4, rows=256, error=0.08, worst=0.5, r_hat=2.0, mixed=0.0, scalars=10)
     assert "at most 0.05 is usable, which takes about ensembles=11" in found.of_predictions(False)  # 4 · 1.6²
     assert "usable" not in found._replace(error=0.04).of_predictions(True)
+
+
+@pytest.mark.parametrize("error", [np.nan, np.inf])
+def test_predictions_that_differ_without_limit_are_said(error):
+    found = agreement.Agreement(4, 10, error, error, 1.0, 0.5, 10)
+    assert "some rows are impossible in all draws of a chain" in found.of_predictions(False)

@@ -56,3 +56,7 @@ def test_hum_is_taken_away_and_voices_are_not(rate):
     assert np.argmax(spectrum.above_hum(click, rate)) == rate // 2  # nothing is delayed
     offset = spectrum.above_hum(click + 0.5, rate)
     np.testing.assert_allclose(offset, spectrum.above_hum(click, rate), atol=1e-9)  # nothing is left at the ends either
+
+
+def test_nothing_stays_nothing():
+    assert spectrum.above_hum(np.zeros(0), 8000).size == 0

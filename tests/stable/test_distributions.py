@@ -69,6 +69,15 @@ def test_draws_are_finite_in_float32_where_they_can_be():
     assert np.asarray(logs).max() > 88  # beyond the largest float32
 
 
+@pytest.mark.slow
+def test_no_draw_is_far_beyond_the_tail():
+    """P(log X > x) is about e^(−ax): of so many draws none is beyond 30, and log E has no −∞."""
+    for seed in range(4):
+        logs = distributions.log_positive_stable(jax.random.key(seed), 0.75, (2**23,), jnp.float32)
+        assert np.isfinite(logs).all()
+        assert np.asarray(logs).max() < 30
+
+
 @pytest.mark.parametrize("alpha", [0.8, 1.2, 1.89])
 def test_the_index_is_estimated(alpha):
     """The variance of log|X| has a standard error of √((kurtosis − 1)/N) of itself, the index half of that."""

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy.special import logsumexp, psi
 
 import hamcmc
@@ -17,7 +18,7 @@ from hamcmc import stable
 from hamcmc.inference.many import Turn, advance
 from hamcmc.stable import Prior, Source, alpha_stable_mf, distributions, estimate_alpha, separate
 from hamcmc.stable.chains import gibbs_chain, gradient_chain
-from hamcmc.stable.impulses import Metropolis
+from hamcmc.stable.impulses import Metropolis, log_impulse
 from hamcmc.stable.model import Block, StableTarget, build
 from hamcmc.store.errors import NonFinite
 from tests.mutation import mutant
@@ -612,3 +613,12 @@ def test_files_of_figure_3_may_run_side_by_side(monkeypatch, sampler, options):
     alpha_stable_mf(X + 1j, 2, 1.4, sampler=sampler, options=options, warmup=10, num_samples=2, thin=1, **own)
     assert not any(seen)
     assert seen
+
+
+def test_impulses_of_a_gaussian_source_are_2():
+    """Also where rounding would make the angle larger than π, and at the start."""
+    logit = jnp.linspace(-50, 50, 101)
+    assert_allclose(log_impulse(logit, jnp.zeros(101), 2.0), np.log(2), rtol=1e-6)
+    assert_allclose(log_impulse(jnp.array([2.0]), jnp.zeros(1), 1.999), np.log(2), atol=0.02)
+    start = Metropolis((1.5, 2.0), 2, "walk", 1).start(jnp.zeros((2, 3, 4)), jnp.full((3, 4), 8.0))
+    assert_allclose(start[1], np.stack([np.zeros((3, 4)), np.zeros((3, 4)), np.full((3, 4), np.log(2))]), rtol=1e-6)

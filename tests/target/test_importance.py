@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import hamcmc
 from hamcmc.store.errors import RunError
-from hamcmc.target import importance, minibatch
+from hamcmc.target import importance, minibatch, noise
 from tests.mutation import mutant
 from tests.samplers.targets import Z
 
@@ -232,3 +232,18 @@ def test_what_draws_rows_uniformly_itself():
 def test_scores_that_say_nothing():
     assert_allclose(importance.probabilities(np.zeros(4)), 0.25)
     assert_allclose(importance.probabilities(np.array([1, np.nan])), 0.5)
+
+
+def test_rows_are_compared_at_draws_of_their_own(monkeypatch):
+    """At the draws to which the rows are fitted, the noise that is left looks too small, and so would be the batch."""
+    asked = []
+
+    def watched(posterior, positions, *args):
+        asked.append(np.concatenate([np.ravel(x) for x in jax.tree.leaves(positions)]))
+        return noise.over_rows(posterior, positions, *args)
+
+    monkeypatch.setattr("hamcmc.target.importance.over_rows", watched)
+    posterior, found = rare(hamcmc)
+    hamcmc.control_variate(posterior, found, order=2, importance=True)
+    (rows,) = asked
+    assert not np.isin(rows, np.ravel(found.draw(40, seed=0))).any()

@@ -105,11 +105,23 @@ def test_a_large_array_is_sampled(monkeypatch):
         ({"x": np.zeros(3), "y": 1.0}, r"data\['y'\] must be an array with one row per datum, got a scalar"),
         (np.array(["a", "b"]), "data must be numeric, got dtype <U1"),
         ({}, "data has no arrays"),
+        (
+            np.array([5, 3_000_000_000]),
+            r"data has 1 entries beyond 2.15e\+09, .* int32, the first in row 1: ",
+        ),
+        (np.array([-3_000_000_000, 1]), r"the first in row 0"),
+        (np.array([2**32], np.uint64), r"uint32"),
+        (np.array([1.0, -1e39]), r"data has 1 entries beyond 3.4e\+38, .* float32, the first in row 1"),
+        (np.array([1.0, 1e39j]), r"complex64"),
     ],
 )
 def test_data_that_are_refused(data, message):
     with pytest.raises(ValueError, match=message):
         of(data)
+
+
+def test_large_numbers_in_double_precision(x64):
+    assert of(np.array([5, 3_000_000_000])).data[1] == 3_000_000_000
 
 
 def test_likelihood_and_data_belong_together():

@@ -54,6 +54,8 @@ class Agreement(NamedTuple):
         if self.chains == 1:
             return "predictions of a single chain cannot be compared with others"
         limit = ""
+        if not np.isfinite(self.error):
+            return f"some rows are impossible in all draws of a chain: the {self.chains} chains cannot be compared"
         if not agree:  # the error falls with the root of the number of chains, which sit in modes of their own
             enough = math.ceil(self.chains * (self.error / AGREED) ** 2)
             limit = f" (at most {AGREED} is usable, which takes about ensembles={enough})"

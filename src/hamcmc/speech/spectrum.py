@@ -71,6 +71,8 @@ def above_hum(signal: np.ndarray, rate: int) -> np.ndarray:
 
     Bins are too wide to tell the hum of the mains from a deep voice.
     """
+    if not len(signal):
+        return signal
     size = len(signal) + rate // 10  # what the filter smears past the end does not come back at the beginning
     spectrum = np.fft.rfft(signal - signal.mean(), size)  # an offset would be a step at both ends
     place = np.clip((np.fft.rfftfreq(size, 1 / rate) - LOWEST) / (WHOLE - LOWEST), 0, 1)

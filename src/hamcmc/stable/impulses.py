@@ -30,7 +30,8 @@ def log_impulse(logit: Array, log_e: Array, alpha: Any) -> Array:
 
     # sin U equals sin(π − U): take the smaller of the two, which has all its digits.
     log_sin_u = log_sin(jnp.minimum(angle, rest))
-    return math.log(2) + log_sin(a * angle) - log_sin_u / a + (1 - a) / a * (log_sin((1 - a) * angle) - log_e)
+    found = log_sin(a * angle) - log_sin_u / a + (1 - a) / a * (log_sin((1 - a) * angle) - log_e)
+    return math.log(2) + jnp.where(a < 1, found, 0.0)  # Φ of a Gaussian source is 2, whatever the two variables are
 
 
 def log_latent_density(logit: Array, log_e: Array) -> Array:
@@ -96,6 +97,7 @@ class Metropolis(NamedTuple):
 
         def source(alpha):
             logit = jnp.interp(wanted, log_impulse(grid, jnp.zeros(400), alpha), grid)
+            logit = jnp.where(alpha < 2, logit, 0.0)  # that of a Gaussian source changes nothing
             return jnp.stack([logit, zero, log_impulse(logit, zero, alpha)])
 
         return lax.map(source, jnp.asarray(self.alphas, log_v.dtype))
@@ -130,11 +132,12 @@ class Metropolis(NamedTuple):
             nothing = jnp.full_like(log_power, -jnp.inf)
             # Not cumlogsumexp, which takes many times as long on a CPU.
             _, above = lax.scan(lambda sum, term: (jnp.logaddexp(sum, term), sum), nothing, terms, reverse=True)
-            keys = jax.random.split(jax.random.fold_in(key, i), len(self.alphas))
+            *keys, key_swap = jax.random.split(jax.random.fold_in(key, i), len(self.alphas) + 1)
+            keys = jnp.stack(keys)
             alphas = jnp.asarray(self.alphas, log_v.dtype)
             _, (state, new) = lax.scan(source, nothing, (keys, state, log_v, above, alphas))
             if len(self.alphas) > 1 and self.swap:
-                state = _swap(jax.random.fold_in(keys[0], 1), state, log_v, log_power, observed, alphas, self.dof)
+                state = _swap(key_swap, state, log_v, log_power, observed, alphas, self.dof)
             return state, accepted + new / self.sweeps
 
         apart = Impulses(*jnp.moveaxis(state, 1, 0))

@@ -1,7 +1,7 @@
 """The data of a posterior as arrays of one length, checked, and read block by block."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -36,15 +36,39 @@ def blocks(leaf: Any) -> Iterator[np.ndarray]:
         yield disk.rows(leaf, slice(start, start + rows))
 
 
-def _not_finite(array: Any) -> tuple[int, str]:
-    """How many entries are not finite, and where the first of them is, if all were looked at."""
+def _bad(array: Any, is_bad: Callable[[np.ndarray], np.ndarray]) -> tuple[int, str]:
+    """How many entries are bad, and where the first of them is, if all were looked at."""
     bad, begin, where = 0, 0, ""
     for block in blocks(array):
-        found = ~np.isfinite(block)
+        found = is_bad(block)
         if found.any() and not bad and array.nbytes <= SAMPLED:
             where = f", the first in row {begin + tables.first(found.reshape(len(found), -1).any(1)):,}"
         bad, begin = bad + int(found.sum()), begin + len(block)
     return bad, where
+
+
+def _require_representable(name: str, array: Any) -> None:
+    """Raise if numbers are not finite, or too large for the type in which JAX takes them."""
+    own, kind = np.dtype(array.dtype), jax.dtypes.canonicalize_dtype(array.dtype)
+    if own.kind in "fc":
+        bad, where = _bad(array, lambda x: ~np.isfinite(x))
+        if bad:
+            raise ValueError(f"{name} has {bad} entries that are NaN or infinite{where}")
+    if own == kind:
+        return
+    limits = np.iinfo(kind) if own.kind in "iu" else np.finfo(kind)
+    low, high = own.type(limits.min), own.type(limits.max)
+
+    def outside(x: np.ndarray) -> np.ndarray:
+        parts = (x.real, x.imag) if own.kind == "c" else (x,)
+        return np.logical_or.reduce([(part < low.real) | (part > high.real) for part in parts])
+
+    bad, where = _bad(array, outside)
+    if bad:
+        raise ValueError(
+            f"{name} has {bad} entries beyond {limits.max:.3g}, the largest number of {np.dtype(kind)}{where}: change "
+            'its unit, or compute in double precision with jax.config.update("jax_enable_x64", True)'
+        )
 
 
 def checked(data: PyTree) -> tuple[PyTree, int]:
@@ -61,10 +85,7 @@ def checked(data: PyTree) -> tuple[PyTree, int]:
         if array.ndim == 0:
             raise ValueError(f"{name} must be an array with one row per datum, got a scalar")
         lengths[name] = array.shape[0]
-        if array.dtype.kind in "fc":
-            bad, where = _not_finite(array)
-            if bad:
-                raise ValueError(f"{name} has {bad} entries that are NaN or infinite{where}")
+        _require_representable(name, array)
     if not lengths:
         raise ValueError("data has no arrays")
     if len(set(lengths.values())) > 1:

@@ -164,7 +164,7 @@ def scores(view: Posterior, laplace: Laplace, *, draws: int | None = None, seed:
     """
     if draws is None:
         draws = int(np.clip(WORK // (view.size * laplace.dimension), *DRAWS))
-    # Not the stream of `laplace.draw`: noise that is measured at the draws to which the rows are fitted looks too small.
+    # Not the stream of `laplace.draw`: noise at the very draws to which rows are fitted looks too small.
     rng = np.random.default_rng((seed, STREAM))
     positions = laplace.unravel(laplace.spread(rng.standard_normal((draws, laplace.dimension))))
     roots = np.broadcast_to(laplace.root, (draws, *laplace.root.shape))
