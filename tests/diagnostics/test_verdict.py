@@ -446,3 +446,101 @@ def test_a_damaged_verdict_is_ignored(damage):
     with pytest.raises(ValueError, match="not a verdict"):
         Verdict.from_json(stored | damage)
     assert stored_verdict(make_result({"x": np.zeros((1, 5))}, meta={"verdict": stored | damage})) is None
+
+
+def correlated(of_draws, of_density, d, n=CHAINS * DRAWS):
+    """Draws and the gradient of normal laws with unit variances, and with these correlations."""
+    ours, theirs = (np.full((d, d), r) + (1 - r) * np.eye(d) for r in (of_draws, of_density))
+    x = RNG(0).standard_normal((n, d)) @ np.linalg.cholesky(ours).T
+    precision = np.linalg.inv(theirs)
+    return x.reshape(CHAINS, DRAWS, d), lambda x: -x @ precision
+
+
+@pytest.mark.parametrize(("of_draws", "of_density"), [(0.0, 0.9), (0.6, 0.0), (0.0, 0.3), (0.9, 0.9), (0.3, 0.3)])
+@pytest.mark.parametrize("d", [2, 20])
+def test_a_wrong_dependence_is_wrong(judge, of_draws, of_density, d):
+    """Each parameter is right on its own, with right and with wrong correlations."""
+    v = judge(*correlated(of_draws, of_density, d))
+    if of_draws == of_density:
+        assert v.word == "good"
+    else:
+        assert v.word == "wrong"
+        assert "the standard deviation along a direction, " in v.reason
+        assert ("mostly of theta[" in v.reason) == (d == 2)
+
+
+def test_a_wrong_mean_along_a_thin_direction_is_wrong(judge):
+    """Two parameters with a correlation of 0.999: a shift of both apart is small in each and large between them."""
+    x, grad = correlated(0.999, 0.999, 2)
+    v = judge(x + np.array([0.03, -0.03]), grad)
+    assert v.word == "wrong"
+    assert "the mean along a direction, mostly of theta[" in v.reason
+
+
+@pytest.mark.parametrize("chains", [(CHAINS, DRAWS, REPLICAS), (2, 1280, 1), (1024, 8, 16)])
+def test_directions_of_exact_draws_are_let_alone(judge, chains):
+    n, draws, replicas = chains
+    rng = RNG(5)
+    root = rng.standard_normal((12, 12)) * np.logspace(0, -2, 12)
+    precision = np.linalg.inv(root @ root.T)
+    for seed in range(5):
+        x = RNG(seed).standard_normal((n, draws, 12)) @ root.T
+        assert judge(x, lambda x: -x @ precision, replicas=replicas).word == "good"
+
+
+def check_directions():
+    """Exact draws of 30 dependent parameters in all units, then too wide ones along a direction of no particular kind."""
+    found = importlib.import_module("hamcmc.diagnostics.combinations")
+    fields = importlib.import_module("hamcmc.diagnostics.fields")
+    rng = RNG(1)
+    root = np.logspace(0, 2, 30)[:, None] * (rng.standard_normal((30, 30)) * np.logspace(0, -1, 30))
+    precision, v = np.linalg.inv(root @ root.T), rng.standard_normal(30)
+
+    def errors(z):
+        x = z @ root.T
+        draws = fields.Draws(x, np.full(x.shape[:2], 1 / x[..., 0].size), 1)
+        made = found.combinations(draws, -x @ precision, draws)
+        return [(float(np.abs(c.statistic.error[0])), float(np.abs(c.statistic.t[0])), c.what) for c in made]
+
+    z = rng.standard_normal((CHAINS, DRAWS, 30))
+    exact = errors(z)
+    assert len(exact) == 6
+    assert max(t for _, t, _ in exact) < 5
+    wide = errors(z + 0.5 * (z @ v)[..., None] * v / (v @ v))
+    assert max(error for error, _, what in wide if what == "sd") == pytest.approx(0.5, abs=0.12)
+
+
+def test_directions():
+    check_directions()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("for chooser, other in (halves, halves[::-1]):", "for chooser, other in zip(halves, halves):"),
+        ("ratio = -np.linalg.solve(", "ratio = np.eye(len(gram)) - 0 * np.linalg.solve("),
+        ("g = self.slopes * self.scale @ back.T", "g = self.slopes @ back.T"),
+        ("white @ q / self.scale, self.scale * (back.T @ q)", "white @ q / self.scale, back.T @ q"),
+    ],
+)
+def test_broken_directions_are_noticed(old, new):
+    """One half that judges itself, directions that say nothing, and gradients in other units."""
+    with mutant("diagnostics/combinations.py", old, new), pytest.raises(AssertionError):
+        check_directions()
+
+
+def test_a_parameter_that_never_moves_in_a_few_draws(judge):
+    """Eight draws are too few for ESS, and R-hat of one value is not known."""
+    x = RNG(0).standard_normal((1024, 8, 2))
+    x[..., 1] = 1.02 * RNG(1).standard_normal((1024, 1))
+    v = judge(x, lambda x: -x, replicas=16)
+    assert (v.word, "never moves" in v.reason) == ("not converged", True)
+
+
+def test_tails_that_are_surely_wrong_are_usable_at_best(judge):
+    """Uniform draws have the mean and the variance of the normal law, and no tails."""
+    x = RNG(0).uniform(-np.sqrt(3), np.sqrt(3), (CHAINS, DRAWS, 1))
+    v = judge(x, lambda x: -x)
+    assert (v.word, v.reason.startswith("the tails of theta[0] are off by -1")) == ("usable", True)
+    assert 0.05 < v.bias < 0.1

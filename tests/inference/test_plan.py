@@ -7,6 +7,7 @@ import pytest
 from hamcmc.inference.plan import (
     ADAPT,
     AFFORDABLE,
+    BIASED,
     KEPT,
     LARGEST_BATCH,
     NOISE,
@@ -15,6 +16,7 @@ from hamcmc.inference.plan import (
     Plan,
     decide,
     duration,
+    finer,
     first_run,
     longer,
     saved,
@@ -305,3 +307,28 @@ def test_gradients_by_predictors_are_for_runs_that_are_long_enough_to_pay():
     assert 3_000 < least < 100_000
     assert decide(wide._replace(iterations=10_000)).predictors == 1
     assert saved(wide, 32, 0) < -PREPARING
+
+
+def test_a_single_bent_coordinate_makes_the_step_smaller():
+    assert decide(KNOWN).step_size == 1.0
+    plan = decide(KNOWN._replace(most_bent=0.25))
+    assert plan.step_size == pytest.approx(0.4)
+    assert (plan.regime, plan.thin) == ("minibatches", 5)
+
+
+@pytest.mark.parametrize(
+    ("bias", "seconds", "step"),
+    [(0.0, 1.0, None), (BIASED, 1.0, None), (0.1, 1.0, 0.25), (9.0, 1.0, 0.125), (0.1, AFFORDABLE / 3, None)],
+)
+def test_a_biased_run_is_followed_by_one_with_smaller_steps(bias, seconds, step):
+    plan = decide(KNOWN)
+    made = finer(plan, bias, seconds)
+    assert (made and made.step_size) == step
+    if made is not None:
+        assert made.thin * made.step_size == plan.thin * plan.step_size
+        assert made.warmup * made.step_size == plan.warmup * plan.step_size
+        assert f"a smaller step, ε {step:.2g}, because gradients show errors of {bias:.0%}" in made.reason
+
+
+def test_all_data_have_no_smaller_steps():
+    assert finer(decide(MANY._replace(seconds=1e-4)), 0.5, 1.0) is None

@@ -135,3 +135,16 @@ def test_a_diagonal_metric():
         precision=np.diag(found.precision), root=np.diag(found.root), inverse_root=np.diag(1 / found.root)
     )
     assert_allclose(noise.covariance, np.diag(hamcmc.gradient_noise(posterior, full, draws=3).covariance), rtol=1e-4)
+
+
+def test_one_bent_coordinate_among_many_is_seen():
+    """U = Σ u_j²/2 but for one coordinate with a cubic part: the mean over all hides it, the largest does not."""
+    many = hamcmc.Posterior(
+        lambda t: -0.5 * jnp.sum(t["many"] ** 2) - 0.5 * t["one"] ** 2 - 0.1 * jnp.tanh(t["one"]) ** 3,
+        init={"many": jnp.zeros(99), "one": jnp.zeros(())},
+    )
+    noise = hamcmc.gradient_noise(many, hamcmc.laplace(many), draws=64)
+    rows = np.asarray(hamcmc.laplace(many).draw(64, 0)["one"], float)
+    exact = np.sqrt(np.mean((0.3 * np.tanh(rows) ** 2 / np.cosh(rows) ** 2) ** 2))
+    assert noise.most_bent == pytest.approx(exact, rel=1e-2)
+    assert noise.bend == pytest.approx(exact / 10, rel=1e-2)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hamcmc._types import Facts
+from hamcmc.diagnostics.combinations import LEADING
 from hamcmc.diagnostics.identities import Statistic
 from hamcmc.diagnostics.measured import Measured
 from hamcmc.diagnostics.tails import NO_VARIANCE
@@ -50,7 +51,9 @@ def reasons(m: Measured, settings: Facts, meta: Facts, draws: int) -> list[Reaso
     """All that speaks against a run, the most important first."""
     if draws < 4:
         return [Reason(NOT_CONVERGED, 1.0, f"there are only {draws} draws per chain")]
-    found = [*_state(settings, meta, draws), *_stein(m), *_agreement(m), *_stuck(m), *_numbers(m)]
+    found = list(_stein(m))
+    found += _combinations(m, max((r.grade for r in found), default=GOOD))
+    found += [*_state(settings, meta, draws), *_agreement(m), *_stuck(m), *_numbers(m)]
     found += _effective(m, draws * settings["chains"])
     return sorted(found, key=lambda r: (-r.grade, -r.weight))
 
@@ -67,14 +70,14 @@ def _state(settings: Facts, meta: Facts, draws: int) -> Iterator[Reason]:
 # --- gradients ---
 
 
-def critical(m: Measured, probability: float = ALARM) -> float:
+def critical(m: Measured, probability: float = ALARM, clusters: int | None = None) -> float:
     """The value of Student's t that chance exceeds in one of all statistics with this probability."""
     from scipy import special  # it takes a while to import
 
     if m.stein is None:
         return np.inf
-    count = 3 * len(m.stein.mean.error)
-    return float(-special.stdtrit(max(int(m.stein.clusters) - 1, 2), probability / (2 * count)))
+    count = 3 * len(m.stein.mean.error) + len(m.combinations)
+    return float(-special.stdtrit(max(int(clusters or m.stein.clusters) - 1, 2), probability / (2 * count)))
 
 
 def _stein(m: Measured) -> Iterator[Reason]:
@@ -99,6 +102,10 @@ def _stein(m: Measured) -> Iterator[Reason]:
             error, se = np.clip(error, -99, 99), min(se, 99)
             text = what.format(name, error, se) + " against the gradients" + (f" ({more:,} more are)" if more else "")
             yield Reason(int(grades.max()), 10 + float(size[j]), text)
+        elif what.startswith("the tails") and (off := _off(m, statistic)).any():
+            j = int(np.argmax(np.where(off, size, 0.0)))
+            name, error, se = np.array(m.names)[m.confronted][j], statistic.error[j], statistic.se[j]
+            yield Reason(USABLE, 1.5, what.format(name, error, se) + " against the gradients")
     no_sd = m.tails[m.confronted] > NO_VARIANCE  # then nobody asks for its standard deviation
     vague = (m.stein.mean.se > RESOLVED) | ((m.stein.sd.se > RESOLVED) & ~no_sd)
     if vague.any():
@@ -116,25 +123,63 @@ def _stein(m: Measured) -> Iterator[Reason]:
 
 
 def stein_grades(m: Measured, statistic: Statistic, material: float, caution: float) -> np.ndarray:
-    """The grade of each confronted parameter for one statistic.
+    """The grade of each confronted parameter for one statistic."""
+    limits = critical(m), max(4.0, critical(m, RARELY))
+    light = ~(m.tails[m.confronted] > HEAVY)
+    r_hat, ess = m.mixing.r_hat[m.confronted], m.mixing.ess_bulk[m.confronted]
+    grades = _graded(statistic, material, caution, limits, light & _mixed(r_hat, ess))
+    return np.where(m.bounded[m.confronted], GOOD, grades)
+
+
+def _off(m: Measured, statistic: Statistic) -> np.ndarray:
+    """Where an error is beyond all doubt and larger than a mean or a standard deviation may be off."""
+    surely = (np.abs(statistic.error) - 2 * statistic.se > MATERIAL) & (np.abs(statistic.t) > CAUTION * critical(m))
+    return surely & (statistic.steady > STEADY) & ~(m.tails[m.confronted] > HEAVY) & ~m.bounded[m.confronted]
+
+
+def _mixed(r_hat: np.ndarray, ess: np.ndarray) -> np.ndarray:
+    """Whether an error is not owed to slow mixing."""
+    return (np.nan_to_num(ess) >= FEWEST_MIXED) & ~(r_hat > 1.1)
+
+
+def _graded(
+    statistic: Statistic, material: float, caution: float, limits: tuple[float, float], trusted: np.ndarray
+) -> np.ndarray:
+    """The grade for each of several errors.
 
     An error is wrong if it is significant with caution, above the material size by two standard errors, not owed to two
-    clusters, and found in a parameter that has mixed and whose tails are not heavy; or if it is overwhelming. If it is
+    clusters, and `trusted`: found where draws have mixed and tails are not heavy; or if it is overwhelming. If it is
     significant without caution, or not surely material, the run is not converged. So it is if all that chance rarely
     does would not matter, but the estimate does.
     """
-    limit, resolved = critical(m), max(4.0, critical(m, RARELY))
+    limit, resolved = limits
     doubt = caution * limit  # the few draws in the tails have standard errors that are themselves uncertain
     size, t = np.abs(np.nan_to_num(statistic.error)), np.abs(np.nan_to_num(statistic.t))
     se = np.nan_to_num(statistic.se)
-    r_hat, ess = m.mixing.r_hat[m.confronted], m.mixing.ess_bulk[m.confronted]
-    mixed = (np.nan_to_num(ess) >= FEWEST_MIXED) & ~(r_hat > 1.1)
     doubtful = (size > material) & (size > se) & ((t > doubt) | (caution * resolved * se < material))
     sure = doubtful & (t > CAUTION * limit) & (size - 2 * se > material) & (statistic.steady > STEADY)
-    light = ~(m.tails[m.confronted] > HEAVY)
-    wrong = sure & ((mixed & light) | (size > OVERWHELMING))
-    grades = np.where(wrong, WRONG, np.where(doubtful, NOT_CONVERGED, GOOD))
-    return np.where(m.bounded[m.confronted], GOOD, grades)
+    wrong = sure & (trusted | (size > OVERWHELMING))
+    return np.where(wrong, WRONG, np.where(doubtful, NOT_CONVERGED, GOOD))
+
+
+def _combinations(m: Measured, already: int) -> Iterator[Reason]:
+    """What the gradients say along the worst direction, if it is worse than what they say of single parameters."""
+    found = []
+    for c in m.combinations:
+        limits = critical(m, clusters=c.clusters), max(4.0, critical(m, RARELY, c.clusters))
+        trusted = _mixed(c.mixing.r_hat, c.mixing.ess_bulk)
+        grade = int(_graded(c.statistic, MATERIAL, CAUTION, limits, trusted)[0])
+        found.append((grade, float(np.abs(np.nan_to_num(c.statistic.error[0]))), c))
+    grade, size, c = max(found, key=lambda f: f[:2], default=(GOOD, 0.0, None))
+    if c is None or grade < max(NOT_CONVERGED, already + 1):
+        return
+    names = [m.names[j] for j in m.combined[list(c.leading)]]
+    where = f"mostly of {' and '.join(names)}" if len(names) < LEADING else f"of {', '.join(names)} and others"
+    error, se = np.clip(c.statistic.error[0], -99, 99), min(c.statistic.se[0], 99)
+    off = f"{error:+.2f} ± {se:.2f} standard deviations" if c.what == "mean" else f"{error:+.0%} ± {se:.0%}"
+    what = "the mean" if c.what == "mean" else "the standard deviation"
+    text = f"{what} along a direction, {where}, is off by {off} against the gradients"
+    yield Reason(grade, 9 + size / MATERIAL, text)
 
 
 # --- agreement of chains, effective draws ---

@@ -106,7 +106,7 @@ def confront(some: Draws, gradients: np.ndarray, run: Draws) -> Confronted:
     for k in range(0, len(scale), COLUMNS):
         columns = slice(k, k + COLUMNS)
         adjusted = Adjusted(here, everywhere, columns)
-        parts.append(_errors(adjusted, Fields(*(v[..., columns] for v in fields)), slopes[:, columns]))
+        parts.append(errors(adjusted, Fields(*(v[..., columns] for v in fields)), slopes[:, columns]))
     mean, sd, tail, heavy = zip(*parts)
     join = [Statistic(*(np.concatenate(v) for v in zip(*found))) for found in (mean, sd, tail)]
     return Confronted(join[0], join[1], join[2], np.concatenate(heavy), int(clusters(here).max()) + 1)
@@ -163,7 +163,7 @@ def outward(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return z * share, share * (3 - 2 * share)
 
 
-def _errors(adjusted: Adjusted, fields: Fields, slopes: np.ndarray) -> tuple:
+def errors(adjusted: Adjusted, fields: Fields, slopes: np.ndarray) -> tuple:
     """The three statistics of a block of parameters, and whether their tails are heavy."""
     z, w_all = adjusted.z, adjusted.all_w
     shift, se, steady = adjusted.mean(fields.along)

@@ -12,6 +12,7 @@ from jax.tree_util import tree_leaves_with_path
 from hamcmc._compile import jit, put, x64
 from hamcmc._types import PyTree
 from hamcmc.diagnostics import gradients
+from hamcmc.diagnostics.combinations import Combination, combinations
 from hamcmc.diagnostics.ess import interleaved, kish, part
 from hamcmc.diagnostics.identities import Confronted, Draws, confront
 from hamcmc.diagnostics.mixing import Mixing, mixing
@@ -51,6 +52,8 @@ class Measured:
         bounded: which scalars end at a hard boundary, where Stein's identities do not hold.
         unconfronted: why gradients were not confronted, or not for all parameters.
         lost: nats of the log-density that single precision cannot resolve.
+        combinations: what the gradients say along the worst directions, made of the scalars of `combined`.
+        combined: the numbers of those scalars.
     """
 
     names: tuple[str, ...]
@@ -68,6 +71,8 @@ class Measured:
     bounded: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     unconfronted: str = ""
     lost: float = 0.0
+    combinations: tuple[Combination, ...] = ()
+    combined: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
 
 
 def measure(result: StoredRun, posterior: Posterior | None, draws: int, seed: int) -> Measured:
@@ -194,10 +199,10 @@ def _acceptance(result: StoredRun) -> float | None:
 def stuck_chains(x: np.ndarray, found: Mixing, apart: int = 1) -> dict[int, str]:
     """Chains that hardly move, or that sit apart from all others, with what is wrong with each."""
     chains, draws, _ = x.shape
-    if draws < 20:
+    if draws < 2:
         return {}
     said = {c: "never moves" for c in np.nonzero((np.ptp(x, axis=1) == 0).any(1))[0].tolist()}
-    if chains < 4:
+    if chains < 4 or draws < 20:
         return said
     middles, low, high = np.median(x, axis=1), *np.quantile(x, (0.1, 0.9), axis=1)
     width = np.median(high - low, axis=0)
@@ -253,7 +258,19 @@ def _confronted(result: StoredRun, posterior: Posterior, draws: int, seed: int, 
     left = (
         f"{confronted.size - confronted.sum():,} parameters are mirrored at a boundary" if not confronted.all() else ""
     )
-    return {"stein": stein, "confronted": confronted, "bounded": bounded, "unconfronted": left, "lost": lost}
+    # Heavy tails have no covariance, and at a hard boundary the identities do not hold.
+    sound = np.flatnonzero(confronted)[~(ends | stein.heavy)]
+    parts = (d._replace(x=d.x[..., sound]) for d in (here, everywhere))
+    combined = combinations(next(parts), np.where(np.isfinite(g), g, 0.0)[..., sound], next(parts))
+    return {
+        "stein": stein,
+        "confronted": confronted,
+        "bounded": bounded,
+        "unconfronted": left,
+        "lost": lost,
+        "combinations": tuple(combined),
+        "combined": sound,
+    }
 
 
 def _matrix(tree: PyTree, leading: int) -> np.ndarray:

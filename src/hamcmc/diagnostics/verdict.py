@@ -17,6 +17,8 @@ from hamcmc.store.result import StoredRun
 from hamcmc.target.posterior import Posterior
 
 WORST = 8  # parameters in the table
+OFF = (("mean", 1.0), ("sd", 1.0), ("tail", 2.0))  # errors, and what they are divided by to be compared
+DOUBTLESS = 4.0  # standard errors
 HUGE = 10.0  # an error beyond which its digits say nothing
 EXIT_CODES = {"good": 0, "usable": 0, "not converged": 3, "wrong": 4}  # of commands that show a verdict
 HEADS = {
@@ -105,6 +107,18 @@ class Verdict:
     parameters: int
     gradients: int
     short: float = 1.0
+
+    @property
+    def bias(self) -> float:
+        """The largest error of the worst parameters that gradients show beyond doubt; 0 if there is none.
+
+        It is that of a mean in standard deviations, or the relative one of a standard deviation. In the tails twice as
+        much is taken for the same.
+        """
+        pairs = (
+            (getattr(row, f"{of}_error") / by, getattr(row, f"{of}_se") / by) for row in self.worst for of, by in OFF
+        )
+        return max((abs(error) for error, se in pairs if abs(error) > DOUBTLESS * se), default=0.0)
 
     @property
     def reason(self) -> str:

@@ -140,7 +140,7 @@ def prepare(
             tell(progress, "measuring the noise of minibatches")
             estimated = reduced(posterior, found, shards is None)
             noise = gradient_noise(estimated, found, seed=seed)
-            facts = facts._replace(noise=noise.largest, bend=noise.bend)
+            facts = facts._replace(noise=noise.largest, bend=noise.bend, most_bent=noise.most_bent)
     could = decide(facts._replace(predictors=1))  # where one would not pay, none is looked for
     pays = isinstance(could, Plan) and could.predictors and isinstance(estimated, SecondOrder)
     if pays and (seen := predictors_of(posterior, like)) is not None:

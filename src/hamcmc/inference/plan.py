@@ -18,6 +18,7 @@ SMALLEST_BATCH, LARGEST_BATCH = 32, 2**14
 MOVING, REPLICAS = 11, 16  # replicas that move in an iteration, of ensemble_hamcmc and of leimkuhler_matthews
 LARGEST_STEP, DIAGONAL_STEP = 1.0, 0.2  # ε in white coordinates, and in those that only a diagonal scales
 STRAIGHT = 0.1  # ε times the bend
+BIASED = 0.05  # error of a standard deviation, shown by gradients, from which a run on minibatches wants a smaller step
 BENT, CROOKED = 0.3, 0.7  # bends above which minibatches are not worth their bias; the second where time is long
 CURVED = 4.0  # bend up to which the Hessian at the mode gives better coordinates than none
 FIRST_ADAPT, FIRST_DRAWS = 300, 250  # iterations of warm-up, and draws of each replica, in a first run on all data
@@ -70,6 +71,7 @@ class Measured(NamedTuple):
         noise: λ, the largest eigenvalue of the gradient's covariance for a minibatch of one row, with control variates
             and rows drawn as in the run, in coordinates in which the Hessian is the identity (:class:`~hamcmc.Noise`).
         bend: how much the posterior differs from its Laplace approximation; 0 for a normal one.
+        most_bent: the same of the coordinate in which it differs most.
         square: whether the Hessian is a matrix; otherwise only its diagonal is known.
         matrices: how many of the parameters are matrices.
         folded: whether units can be exchanged and the log-density bends upwards somewhere, as that of a network does.
@@ -92,6 +94,7 @@ class Measured(NamedTuple):
     why: str = ""
     noise: float | None = None
     bend: float = 0.0
+    most_bent: float = 0.0
     square: bool = True
     matrices: int = 0
     folded: bool | None = None
@@ -243,10 +246,10 @@ def on_minibatches(facts: Measured, what: str, slow: str) -> Plan:
 
     Where only a diagonal is known, the ensemble learns what it leaves out. At ε the noise adds ε/(2 − ε) λ/n to a
     variance (:class:`~hamcmc.Noise`), and a posterior that bends away from its Laplace approximation wants smaller
-    steps.
+    steps, also if it does so in one coordinate only.
     """
     noise, most = facts.noise or 0.0, max(1, min(LARGEST_BATCH, facts.rows // 2))
-    step = min(LARGEST_STEP if facts.square else DIAGONAL_STEP, STRAIGHT / max(facts.bend, 1e-9))
+    step = min(LARGEST_STEP if facts.square else DIAGONAL_STEP, STRAIGHT / max(facts.bend, facts.most_bent, 1e-9))
     wanted = step / (2 - step) * noise / NOISE
     size = facts.batch_size or min(most, max(SMALLEST_BATCH, 2 ** math.ceil(math.log2(max(wanted, 1)))))
     if wanted > size:  # the batch cannot grow, so the step must shrink
@@ -257,11 +260,11 @@ def on_minibatches(facts: Measured, what: str, slow: str) -> Plan:
         f"{what}: minibatches of {size:,} rows with {order}-order control variates around the mode, ε {step:.2g}, "
         f"because {slow}; the gradient's noise then adds {added:.1%} to a variance at most"
     )
-    thin = max(2, round(2 / step))  # draws are then nearly independent; in an ensemble every second iteration is a move
+    thin = spacing(step)
     if not facts.square:
         plan = Plan("minibatches", "ensemble_hamcmc", {"metric": "diagonal"}, step, size, ENSEMBLES, None, thin, reason)
         return plan._replace(importance=not facts.shared)
-    warmup = SETTLING * math.ceil(1 / step)
+    warmup = settling(step)
     options: dict[str, Any] = {"replicas": REPLICAS}
     plan = Plan("minibatches", "leimkuhler_matthews", options, step, size, ENSEMBLES, warmup, thin, reason)
     plan = plan._replace(importance=not facts.shared)
@@ -271,6 +274,37 @@ def on_minibatches(facts: Measured, what: str, slow: str) -> Plan:
     seen = "the linear predictor" if facts.predictors == 1 else f"the {facts.predictors} linear predictors"
     reason += f"; gradients by {seen} of each row, because the likelihood sees nothing else and the run is long"
     return plan._replace(reason=reason, predictors=facts.predictors)
+
+
+def spacing(step: float) -> int:
+    """Iterations between draws that are nearly independent; in an ensemble every second iteration is a move."""
+    return max(2, round(2 / step))
+
+
+def settling(step: float) -> int:
+    """Iterations of warm-up from starts of the Laplace approximation."""
+    return SETTLING * math.ceil(1 / step)
+
+
+def finer(plan: Plan, bias: float, seconds: float) -> Plan | None:
+    """The plan of a run on minibatches with a smaller step, where gradients show that this one's is too large.
+
+    A bias falls with ε, at least in proportion to it. Half of what is tolerated is aimed at.
+
+    Args:
+        plan: of a run that is finished.
+        bias: the largest error of a parameter that is beyond doubt; 0 if there is none.
+        seconds: that the run took. One that would take longer than AFFORDABLE is not made.
+    """
+    if plan.regime != "minibatches" or not bias > BIASED:
+        return None
+    step = plan.step_size * max(0.5 * BIASED / bias, 1 / 8)
+    thin = plan.thin * spacing(step) // spacing(plan.step_size)
+    if seconds * thin / plan.thin > AFFORDABLE:
+        return None
+    warmup = None if plan.warmup is None else settling(step)
+    reason = f"{plan.reason}; a smaller step, ε {step:.2g}, because gradients show errors of {bias:.0%} with this one"
+    return plan._replace(step_size=step, thin=thin, warmup=warmup, reason=reason)
 
 
 def saved(facts: Measured, batch_size: int, iterations: int) -> float:

@@ -35,7 +35,7 @@ from hamcmc.inference.job import (
     recorded_schedule,
     storable,
 )
-from hamcmc.inference.plan import DRAWS, FIRST_DRAWS, KEPT, Plan, longer
+from hamcmc.inference.plan import DRAWS, FIRST_DRAWS, KEPT, Plan, finer, longer
 from hamcmc.inference.progress import Progress
 from hamcmc.inference.running import begin, opened, require_free, run
 from hamcmc.inference.stored import Store, given_again, require_same
@@ -147,6 +147,7 @@ def sample(
     if isinstance(step_size, str):
         _check.one_of("step_size", step_size, ("auto", CYCLICAL))
     count = DRAWS if num_samples is None else _check.at_least("num_samples", num_samples, 1)
+    searched = isinstance(step_size, str)
     if isinstance(sampler, str) and sampler == "auto":
         asked = {"ensembles": ensembles, "batch_size": batch_size, "seed": seed_of(seed)}
         require_free(out, overwrite)
@@ -164,7 +165,7 @@ def sample(
             chains, ensembles = prepared.plan.ensembles, None
         count = prepared.plan.num_samples if num_samples is None else count
         thin = thin * prepared.plan.thin
-        if isinstance(step_size, str):
+        if searched:
             epsilon, cycle = prepared.plan.step_size, prepared.plan.cycle
             step_size = schedules.Cyclical(epsilon, cycle) if cycle else epsilon
     init = init_of(posterior, init)
@@ -215,23 +216,31 @@ def sample(
     if prepared is None or given_thin is not None:
         return ended.result
     plan, runs = prepared.plan, 1
-    while runs < MOST_RUNS and (plan := longer_after(ended.result, plan, num_samples)) is not None:
+    while runs < MOST_RUNS and (plan := better_after(ended.result, plan, num_samples, searched)) is not None:
         say_plan(plan, progress)
+        if plan.regime == "minibatches" and searched:
+            schedule = schedules.as_schedule(plan.step_size)
         made = samplers.build(plan.sampler, posterior, **plan.options)
         costs = ended.result.meta["costs"]
         settings |= planned(plan, made, warmup, num_samples) | {"thin": plan.thin}
         settings["plan"] |= prepared.account | (
             {} if plan.goes_on else {"shorter": sum(costs.values()) - costs["mode"]}
         )
-        job = prepare(posterior, made, init, job.schedule, settings, store)._replace(kept=prepared.arrays)
+        job = prepare(posterior, made, init, schedule, settings, store)._replace(kept=prepared.arrays)
         earlier = ended if plan.goes_on else None
         ended, runs = begin(job, out, True, checkpoint_seconds, progress, earlier), runs + 1
     return ended.result
 
 
-def longer_after(found: Result, plan: Plan, num_samples: int | None) -> Plan | None:
-    """The plan of a longer run, if a finished one asks for it. It stores no more draws than somebody asked for."""
+def better_after(found: Result, plan: Plan, num_samples: int | None, searched: bool) -> Plan | None:
+    """The plan of a run with smaller steps or of a longer one, if a finished one asks for it.
+
+    It stores no more draws than somebody asked for, and steps that somebody chose stay.
+    """
     verdict, seconds = found.check(), found.meta["seconds"]
+    bias = _processes.told(verdict.bias) if searched else 0.0
+    if (smaller := finer(plan, bias, seconds)) is not None:
+        return smaller
     word, short = _processes.texts(verdict.word)[0], _processes.told(verdict.short)
     best = grading.attainable(found.settings["chains"] * found.draws)
     if num_samples is not None and short > 1 and grading.WORDS.index(word) <= best:

@@ -45,11 +45,14 @@ class Noise(NamedTuple):
             coordinates of :math:`L^T g(θ) + z`. It is 0 for a normal posterior, and about 1 or more where the Laplace
             approximation says nothing of it.
         rows: how many rows were looked at.
+        most_bent: the same of the coordinate in which it is largest. A single curved parameter among many that are not
+            hardly shows in the mean over all.
     """
 
     covariance: np.ndarray
     bend: float
     rows: int
+    most_bent: float = 0.0
 
     @property
     def eigenvalues(self) -> np.ndarray:
@@ -100,7 +103,7 @@ def gradient_noise(
     white, positions = _draws(laplace, _check.at_least("draws", draws, 1), seed)
     common = _common(posterior, laplace, positions)
     if posterior.size == 0:
-        return Noise(np.zeros(laplace.precision.shape), float(np.sqrt(np.mean((common + white) ** 2))), 0)
+        return Noise(np.zeros(laplace.precision.shape), _rms(common + white), 0, _most(common + white))
     seen, chances = _rows(posterior, _check.at_least("rows", rows, 2), jax.random.key(seed))
     share = getattr(getattr(posterior, "shards", None), "share", None)  # of the rows, if several processes share them
     where, here = (posterior, seen) if share is None else (share.view(posterior), share.own(seen))
@@ -117,7 +120,18 @@ def gradient_noise(
         second += two.sum(0) / draws
     mean, second = (mean, second) if share is None else share.total([mean, second])
     second -= (mean.T @ mean if square else (mean**2).sum(0)) / draws
-    return Noise(second, float(np.sqrt(np.mean((common + mean + white) ** 2))), len(seen))
+    differ = common + mean + white
+    return Noise(second, _rms(differ), len(seen), _most(differ))
+
+
+def _rms(x: np.ndarray) -> float:
+    """The root mean square of all numbers."""
+    return float(np.sqrt(np.mean(x**2)))
+
+
+def _most(x: np.ndarray) -> float:
+    """The largest root mean square of a column."""
+    return float(np.sqrt(np.max(np.mean(x**2, axis=0))))
 
 
 def over_rows(
