@@ -178,7 +178,8 @@ def main() -> None:
             seeds="the number of the round",
         )
         print(f"Kept in {path}; `make pages` puts it on the page.")
-    sys.exit("; ".join(f"{c.what} grew from {c.first:.0f} to {c.last:.0f}" for c in found if c.grown))
+    if grown := "; ".join(f"{c.what} grew from {c.first:.0f} to {c.last:.0f}" for c in found if c.grown):
+        sys.exit(grown)
 
 
 if __name__ == "__main__":

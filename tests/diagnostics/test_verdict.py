@@ -489,7 +489,7 @@ def test_directions_of_exact_draws_are_let_alone(judge, chains):
 
 
 def check_directions():
-    """Exact draws of 30 dependent parameters in all units, then too wide ones along a direction of no particular kind."""
+    """Exact draws of 30 dependent parameters in all units, then draws that are too wide along some direction."""
     found = importlib.import_module("hamcmc.diagnostics.combinations")
     fields = importlib.import_module("hamcmc.diagnostics.fields")
     rng = RNG(1)
@@ -544,3 +544,14 @@ def test_tails_that_are_surely_wrong_are_usable_at_best(judge):
     v = judge(x, lambda x: -x)
     assert (v.word, v.reason.startswith("the tails of theta[0] are off by -1")) == ("usable", True)
     assert 0.05 < v.bias < 0.1
+
+
+def test_draws_at_the_end_of_a_support_are_said():
+    """Beta(0.1, 0.1): a good part of the mass near 1 is nearer to it than single precision can be, and is lost."""
+    x = np.clip(RNG(0).beta(0.1, 0.1, (8, 400)), 1e-30, 1 - 2**-24).astype(np.float32)
+    ended = hamcmc.Posterior(
+        lambda t: -0.9 * (jnp.log(t) + jnp.log1p(-t)), support=hamcmc.bounded(0, 1), init=jnp.array(0.5)
+    )
+    v = check(make_result({"theta": x}), ended)
+    assert v.word in ("not converged", "wrong")
+    assert any("of the draws of theta are as near to the end of its support" in r for r in v.reasons)

@@ -124,6 +124,20 @@ def test_large_numbers_in_double_precision(x64):
     assert of(np.array([5, 3_000_000_000])).data[1] == 3_000_000_000
 
 
+def test_lost_digits_are_said():
+    """Seconds since 1970 have a resolution of 128 in single precision: that of an hour is 0.04 of its spread."""
+    rng = np.random.default_rng(0)
+    hour = 1.7e9 + 3600 * rng.random(1000)
+    with pytest.warns(UserWarning, match=r"data\['t'\] loses digits in float32: rounding moves its numbers by [34]%"):
+        of({"t": np.column_stack([rng.random(1000), hour])})
+    for fine in (hour - 1.7e9, hour.astype(np.float32), np.full(9, 1.7e9), 2000 + 20 * rng.random(1000)):
+        of({"t": fine})
+
+
+def test_digits_in_double_precision(x64):
+    of(1.7e9 + np.random.default_rng(0).random(1000))
+
+
 def test_likelihood_and_data_belong_together():
     with pytest.raises(ValueError, match="give both or neither"):
         Posterior(lambda p: 0.0, likelihood)

@@ -122,3 +122,21 @@ def test_what_cannot_be_a_support():
         named.constrain(jnp.ones(2))
     with pytest.raises(ValueError, match="parameter b starts outside of its support"):
         named.unconstrain({"b": jnp.array([1.0, -1.0])})
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3.0, -1.0), (-1.0, 0.0), (0.1, 1e6)])
+def test_values_stay_inside_where_rounding_would_put_them_on_the_end(low, high):
+    support = hamcmc.bounded(low, high)
+    u = jnp.array([-200.0, -90.0, -20.0, 0.0, 20.0, 90.0, 200.0])
+    x = support.forward(u)
+    assert bool(support.contains(x).all())
+    assert np.array_equal(np.asarray(support.at_end(x))[[0, 3, 6]], [True, False, True])
+    assert_allclose(np.asarray(x)[3], (low + high) / 2, rtol=1e-6)
+
+
+def test_a_positive_number_does_not_become_zero():
+    support = hamcmc.positive()
+    x = support.forward(jnp.array([-500.0, -80.0, 3.0]))
+    assert bool(support.contains(x).all())
+    assert np.asarray(support.at_end(x)).tolist() == [True, False, False]
+    assert_allclose(support.inverse(x)[1:], [-80.0, 3.0], rtol=1e-6)

@@ -36,6 +36,7 @@ DIGITS = {GOOD: 100.0, USABLE: 10.0}
 IMPOSSIBLE = 3.0  # a tail index that no posterior has: that of a Cauchy distribution is 1
 HEAVY = 0.45  # a tail index above which the terms of a statistic may have no variance, and t values mislead
 LOST_NATS = 0.1
+ENDED = 1e-3  # share of the draws that may be at the last number before the end of a support
 LOW_ACCEPTANCE = 0.1
 
 
@@ -289,6 +290,11 @@ def _numbers(m: Measured) -> Iterator[Reason]:
             grade = USABLE if m.digits[j] >= DIGITS[USABLE] else NOT_CONVERGED
             text = f"{m.names[j]} has a standard deviation of {m.digits[j]:.2g} units in the last digit of its values"
             yield Reason(grade, 7.0, text + ": shift it towards 0, or use double precision")
+    for name, share in m.ended:
+        if share > ENDED:
+            text = f"{share:.1%} of the draws of {name} are as near to the end of its support as the precision allows"
+            remedy = "what lies beyond is lost: use double precision, or sample it on a scale of its own"
+            yield Reason(NOT_CONVERGED, 7.5, f"{text}, and {remedy}")
     if m.acceptance is not None and m.lost > LOST_NATS:
         text = f"single precision loses {m.lost:.2g} nats of the log-density that the Metropolis test needs"
         yield Reason(USABLE, 0.5, text)

@@ -52,6 +52,8 @@ class Measured:
         bounded: which scalars end at a hard boundary, where Stein's identities do not hold.
         unconfronted: why gradients were not confronted, or not for all parameters.
         lost: nats of the log-density that single precision cannot resolve.
+        ended: the share of draws of each scalar of the posterior at the last number before the end of its support, and
+            what these scalars are called.
         combinations: what the gradients say along the worst directions, made of the scalars of `combined`.
         combined: the numbers of those scalars.
     """
@@ -71,6 +73,7 @@ class Measured:
     bounded: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     unconfronted: str = ""
     lost: float = 0.0
+    ended: tuple[tuple[str, float], ...] = ()
     combinations: tuple[Combination, ...] = ()
     combined: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
 
@@ -268,9 +271,23 @@ def _confronted(result: StoredRun, posterior: Posterior, draws: int, seed: int, 
         "bounded": bounded,
         "unconfronted": left,
         "lost": lost,
+        "ended": _ended(posterior, tree, leaves),
         "combinations": tuple(combined),
         "combined": sound,
     }
+
+
+def _ended(posterior: Posterior, tree: Any, leaves: Mapping[str, np.ndarray]) -> tuple[tuple[str, float], ...]:
+    """Parameters with draws that have come to the end of their support, with the largest share of one of their
+    scalars."""
+    like = tree.unflatten([x[0, 0] for x in leaves.values()])
+    supports = jax.tree.leaves(of_leaves(posterior.support, like), is_leaf=lambda s: isinstance(s, Support))
+    shares = (
+        (name, float(np.max(np.mean(np.asarray(s.at_end(x)), axis=(0, 1)))))
+        for s, (name, x) in zip(supports, leaves.items())
+        if s.at_end is not None
+    )
+    return tuple((name, share) for name, share in shares if share > 0)
 
 
 def _matrix(tree: PyTree, leading: int) -> np.ndarray:

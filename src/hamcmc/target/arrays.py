@@ -1,6 +1,7 @@
 """The data of a posterior as arrays of one length, checked, and read block by block."""
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,8 @@ from hamcmc._compile import put
 from hamcmc._types import PyTree
 from hamcmc.target import disk, tables
 
+ROUNDED = 0.01  # share of a standard deviation that rounding may move numbers by, unsaid
+PRECISELY = 'compute in double precision with jax.config.update("jax_enable_x64", True)'
 SAMPLED = 2**30  # bytes; the checksum and the NaN check read only evenly spaced blocks of a larger array
 
 
@@ -67,8 +70,31 @@ def _require_representable(name: str, array: Any) -> None:
     if bad:
         raise ValueError(
             f"{name} has {bad} entries beyond {limits.max:.3g}, the largest number of {np.dtype(kind)}{where}: change "
-            'its unit, or compute in double precision with jax.config.update("jax_enable_x64", True)'
+            f"its unit, or {PRECISELY}"
         )
+    if own.kind == "f" and (lost := _lost(array, kind)) > ROUNDED:
+        warnings.warn(
+            f"{name} loses digits in {np.dtype(kind)}: rounding moves its numbers by {lost:.0%} of their standard "
+            f"deviation. Subtract an offset from them before they go into the posterior, or {PRECISELY}",
+            stacklevel=4,
+        )
+
+
+def _lost(array: Any, kind: Any) -> float:
+    """The root mean square of rounding errors over the standard deviation, in the column where that is largest."""
+    count, first, total, squares, errors = 0, None, 0.0, 0.0, 0.0
+    for block in blocks(array):
+        x = np.asarray(block).reshape(len(block), -1)
+        first = x[:1] if first is None else first
+        away = x - first  # without an offset, which would hide the variance
+        count += len(x)
+        total = total + away.sum(0)
+        squares = squares + (away**2).sum(0)
+        errors = errors + ((x - x.astype(kind)) ** 2).sum(0)
+    variance = squares / max(count, 1) - (total / max(count, 1)) ** 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.sqrt(np.where(variance > 0, errors / max(count, 1) / variance, 0.0))
+    return float(np.max(share, initial=0.0))
 
 
 def checked(data: PyTree) -> tuple[PyTree, int]:

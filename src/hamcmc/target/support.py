@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from hamcmc._types import Facts, PyTree
@@ -25,6 +26,8 @@ class Support(NamedTuple):
         mirror: fold a value back into the support, or None.
         contains: whether a parameter value is inside.
         text: for messages.
+        at_end: whether a parameter value is the last number before the end of the support, beyond which the precision
+            knows none; None if there is no such end.
     """
 
     forward: Callable[[Array], Array]
@@ -33,6 +36,7 @@ class Support(NamedTuple):
     mirror: Callable[[Array], Array] | None
     contains: Callable[[Array], Array]
     text: str
+    at_end: Callable[[Array], Array] | None = None
 
 
 def _same(x: Array) -> Array:
@@ -54,7 +58,19 @@ def positive(by: Literal["bijection", "mirror"] = "bijection") -> Support:
 
     if _way(by) == "mirror":
         return real._replace(mirror=jnp.abs, contains=inside, text="positive (mirror)")
-    return Support(jnp.exp, jnp.log, _same, None, inside, "positive (log)")
+
+    def tiny(x: Array) -> float:
+        return float(jnp.finfo(jnp.result_type(x, float)).tiny)
+
+    return Support(
+        lambda u: jnp.maximum(jnp.exp(u), tiny(u)),
+        jnp.log,
+        _same,
+        None,
+        inside,
+        "positive (log)",
+        lambda x: x <= tiny(x),
+    )
 
 
 def bounded(low: float, high: float, by: Literal["bijection", "mirror"] = "bijection") -> Support:
@@ -72,13 +88,22 @@ def bounded(low: float, high: float, by: Literal["bijection", "mirror"] = "bijec
 
     if _way(by) == "mirror":
         return real._replace(mirror=fold, contains=inside, text=f"in ({low}, {high}) (mirror)")
+
+    def ends(x: Array) -> tuple[np.ndarray, np.ndarray]:
+        """The first and the last number inside, so that a density which is infinite at an end is not asked there."""
+        kind = jnp.result_type(x, float)
+        first, last = (np.nextafter(kind.type(a), kind.type(b)) for a, b in ((low, high), (high, low)))
+        tiny = jnp.finfo(kind).tiny
+        return max(first, tiny) if low == 0 else first, min(last, -tiny) if high == 0 else last
+
     return Support(
-        lambda u: low + width * jax.nn.sigmoid(u),
+        lambda u: jnp.clip(low + width * jax.nn.sigmoid(u), *ends(u)),
         lambda x: jnp.log(x - low) - jnp.log(high - x),
         lambda u: jnp.log(width) + jax.nn.log_sigmoid(u) + jax.nn.log_sigmoid(-u),
         None,
         inside,
         f"in ({low}, {high}) (logit)",
+        lambda x: (x <= ends(x)[0]) | (x >= ends(x)[1]),
     )
 
 
