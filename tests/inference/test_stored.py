@@ -190,4 +190,5 @@ def test_an_automatic_run_ends_without_gradients():
     assert found.check().word == "usable"
     again = hamcmc.sample(POSTERIOR, progress=False)
     assert found.draws == again.draws
-    assert run.longer_after(found, run.Plan(**{k: found.settings["plan"][k] for k in run.Plan._fields}), None) is None
+    plan = run.Plan(**{k: found.settings["plan"][k] for k in run.Plan._fields})
+    assert run.better_after(found, plan, None, searched=True) is None

@@ -202,7 +202,9 @@ def check(result: StoredRun, posterior: Posterior | None = None, *, draws: int =
     precision.
 
     * **good**: R-hat below 1.01 and at least 1000 effective draws for every parameter, and the gradients exclude errors
-      of 0.1 standard deviations of a mean and of 10 % of a standard deviation;
+      of 0.1 standard deviations of a mean and of 10 % of a standard deviation. So they do along those linear
+      combinations of all parameters that look worst (:mod:`hamcmc.diagnostics.combinations`), if there are enough draws
+      with gradients to find them (about three for each parameter);
     * **usable**: R-hat below 1.05, at least 400 effective draws, and nothing speaks against the draws;
     * **not converged**: chains disagree, there are too few effective draws, or gradients and draws may disagree;
     * **wrong**: the draws contradict the gradients, by more than noise and by more than these errors.

@@ -91,9 +91,11 @@ def _lost(array: Any, kind: Any) -> float:
         total = total + away.sum(0)
         squares = squares + (away**2).sum(0)
         errors = errors + ((x - x.astype(kind)) ** 2).sum(0)
-    variance = squares / max(count, 1) - (total / max(count, 1)) ** 2
+    if not count:
+        return 0.0
+    variance = squares / count - (total / count) ** 2
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.sqrt(np.where(variance > 0, errors / max(count, 1) / variance, 0.0))
+        share = np.sqrt(np.where(variance > 0, errors / count / variance, 0.0))
     return float(np.max(share, initial=0.0))
 
 
