@@ -63,7 +63,7 @@ def _require_representable(name: str, array: Any) -> None:
     low, high = own.type(limits.min), own.type(limits.max)
 
     def outside(x: np.ndarray) -> np.ndarray:
-        parts = (x.real, x.imag) if own.kind == "c" else (x,)
+        parts = (np.real(x), np.imag(x)) if own.kind == "c" else (x,)
         return np.logical_or.reduce([(part < low.real) | (part > high.real) for part in parts])
 
     bad, where = _bad(array, outside)
