@@ -1,5 +1,6 @@
 """Figure 2 of the paper: how fast the posterior mean is found, by iterations and by the clock."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from hamcmc._types import Record
 from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.inference.schedules import Schedule
 from hamcmc.paper import fig1, tuning
+from hamcmc.paper.beside import side_by_side
 from hamcmc.paper.clock import each_time, seconds_per_iteration
 from hamcmc.paper.common import COLOURS, Reproduction, finish, styled
 from hamcmc.paper.journal import Journal
@@ -116,20 +118,28 @@ def settings(quick: bool) -> Record:
 def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress = silent) -> Reproduction:
     """Tune every method by the same search, then average the error of the mean over seeds and time an iteration.
 
-    A run that was interrupted goes on where it was: finished methods are in ``runs.json``.
+    Methods run side by side, and the clocks after them. A run that was interrupted goes on where it was: finished
+    methods are in ``runs.json``.
     """
     asked, journal = settings(quick), Journal(Path(out) / "runs.json")
     times = np.unique(np.geomspace(10, asked["iterations"], 20 if quick else 60).astype(int))
-    cases = [Case(kind, dimension) for kind in asked["kinds"] for dimension in asked["dimensions"]]
+    contests = [Contest(Case(kind, d), asked, seed) for kind in asked["kinds"] for d in asked["dimensions"]]
+    work = [(contest, name) for contest in contests for name in contest.methods]
+    new = [(contest, name) for contest, name in work if journal.get(contest.what(name)) is None]
+    pieces = [partial(contest.run, name, times) for contest, name in new]
+    done = len(work) - len(new)
+    progress(Status(done / (len(work) + len(contests)), f"{len(new)} searches"))
+    for i, result in side_by_side(pieces):
+        contest, name = new[i]
+        journal.put(contest.what(name), result)
+        done += 1
+        progress(Status(done / (len(work) + len(contests)), f"{contest.case.label}: {name}"))
     rows, found = [], {}
-    for c, case in enumerate(cases):
-
-        def say(what: str, part: float, c: int = c, case: Case = case) -> None:
-            """Report what is being done, and the part of this case that is done."""
-            progress(Status((c + part) / len(cases), f"{case.label}, {what}"))
-
-        one = found[case.label] = compare(case, asked, times, seed, journal, say)
-        rows += table(case, asked, times, one)
+    for contest in contests:  # only the clocks need a machine that does nothing else
+        progress(Status(done / (len(work) + len(contests)), f"{contest.case.label}: clock"))
+        one = found[contest.case.label] = contest.found(journal, times)
+        rows += table(contest.case, asked, times, one)
+        done += 1
     spectra = "; ".join(
         f"{label}: {min(f['spectrum']):.3g} to {max(f['spectrum']):.3g}, condition number {f['condition']:.3g}"
         for label, f in found.items()
@@ -163,50 +173,72 @@ def reproduce(out: Path, quick: bool = False, seed: int = 0, progress: Progress 
     )
 
 
-def compare(case: Case, asked: Record, times: np.ndarray, seed: int, journal: Journal, say: Any) -> Record:
-    """Search, run and time all methods on one set of data."""
-    data, exact = simulated(case, seed)
-    posterior = model.linear_gaussian(data, NOISE_VARIANCE)
-    methods = tuning.methods(exact.precision, SIZE, asked["batch_size"], memories=(2, 3))
-    tuned, errors, timed = {}, {}, {}
-    for i, (name, method) in enumerate(methods.items()):
-        what = {"case": list(case), "method": name, "seed": seed, "settings": asked}
-        if (kept := journal.get(what)) is None:
-            say(f"{name}: search", 0.9 * i / len(methods))
-            t = searched(method, posterior, exact, asked, seed)
-            say(f"{name}: run", 0.9 * (i + 0.8) / len(methods))
-            sampler = method.build(posterior, exact.precision, **t.parameters)
-            how: Any = {"batch_size": asked["batch_size"], "runs": asked["runs"], "seed": seed}
-            error = error_curve(sampler, t.schedule, posterior, exact.mean, times, **how)
-            kept = {"a": t.schedule.a, "own": t.parameters, "score": t.score, "tried": t.tried, "error": error.tolist()}
-            journal.put(what, kept)
-        tuned[name] = {"a": kept["a"], **kept["own"], "score": kept["score"], "tried": kept["tried"]}
-        errors[name] = np.asarray(kept["error"])
-        timed[name] = method.build(posterior, exact.precision, **kept["own"])
-    timed["SGRLD, factored once"] = timed["SGRLD"]
-    timed["SGRLD"] = each_time(posterior, exact.precision, invert=True)
-    timed[FACTORING] = each_time(posterior, exact.precision, invert=False)
-    what = {"case": list(case), "clock": list(timed), "seed": seed, "settings": asked}
-    if (clock := journal.get(what)) is None:
-        say("clock", 0.9)
-        load, how = machine()["load"], {"iterations": asked["timed_iterations"], "repeats": asked["timings"]}
-        seconds = seconds_per_iteration(timed, posterior, case.dimension, batch_size=asked["batch_size"], **how)
-        journal.put(what, clock := {"seconds": seconds, "load": load})
-    spectrum = np.linalg.eigvalsh(exact.precision)
-    return {
-        "spectrum": spectrum,
-        "condition": float(spectrum[-1] / spectrum[0]),
-        "start": float(exact.mean @ exact.mean),
-        "posterior_variance": float(np.trace(exact.covariance)),
-        "iterations": times,
-        "error": errors,
-        "seconds_per_iteration": clock["seconds"],
-        "load": clock["load"],
-        "tuned": tuned,
-    }
+class Contest:
+    """All methods on one set of data.
+
+    Args:
+        case: the kind of data and their dimension.
+        asked: the settings.
+        seed: everything random follows from it.
+    """
+
+    def __init__(self, case: Case, asked: Record, seed: int):
+        self.case, self.asked, self.seed = case, asked, seed
+        data, self.exact = simulated(case, seed)
+        self.posterior = model.linear_gaussian(data, NOISE_VARIANCE)
+        self.methods = tuning.methods(self.exact.precision, SIZE, asked["batch_size"], memories=(2, 3))
+
+    def what(self, name: str) -> Record:
+        """All that the result of a method depends on."""
+        return {"case": list(self.case), "method": name, "seed": self.seed, "settings": self.asked}
+
+    def run(self, name: str, times: np.ndarray, progress: Progress) -> Record:
+        """Search a method's parameters, then run the best with new seeds."""
+        method, asked = self.methods[name], self.asked
+        t = searched(method, self.posterior, self.exact, asked, self.seed, progress)
+        sampler = method.build(self.posterior, self.exact.precision, **t.parameters)
+        how: Any = {"batch_size": asked["batch_size"], "runs": asked["runs"], "seed": self.seed}
+        error = error_curve(sampler, t.schedule, self.posterior, self.exact.mean, times, **how)
+        return {"a": t.schedule.a, "own": t.parameters, "score": t.score, "tried": t.tried, "error": error.tolist()}
+
+    def clock(self, kept: dict[str, Record], journal: Journal) -> Record:
+        """Seconds per iteration of each method, and the load of the machine before they were measured."""
+        build = {name: method.build for name, method in self.methods.items()}
+        timed = {n: build[n](self.posterior, self.exact.precision, **k["own"]) for n, k in kept.items()}
+        timed["SGRLD, factored once"] = timed["SGRLD"]
+        timed["SGRLD"] = each_time(self.posterior, self.exact.precision, invert=True)
+        timed[FACTORING] = each_time(self.posterior, self.exact.precision, invert=False)
+        asked = self.asked
+        what = {"case": list(self.case), "clock": list(timed), "seed": self.seed, "settings": asked}
+        if (clock := journal.get(what)) is None:
+            load = machine()["load"]
+            how: Any = {"iterations": asked["timed_iterations"], "repeats": asked["timings"]}
+            how |= {"batch_size": asked["batch_size"]}
+            seconds = seconds_per_iteration(timed, self.posterior, self.case.dimension, **how)
+            journal.put(what, clock := {"seconds": seconds, "load": load})
+        return clock
+
+    def found(self, journal: Journal, times: np.ndarray) -> Record:
+        """What the search, the runs and the clock found."""
+        kept = {name: journal.kept[Journal.name(self.what(name))] for name in self.methods}
+        clock = self.clock(kept, journal)
+        spectrum = np.linalg.eigvalsh(self.exact.precision)
+        return {
+            "spectrum": spectrum,
+            "condition": float(spectrum[-1] / spectrum[0]),
+            "start": float(self.exact.mean @ self.exact.mean),
+            "posterior_variance": float(np.trace(self.exact.covariance)),
+            "iterations": times,
+            "error": {name: np.asarray(k["error"]) for name, k in kept.items()},
+            "seconds_per_iteration": clock["seconds"],
+            "load": clock["load"],
+            "tuned": {n: {"a": k["a"], **k["own"], "score": k["score"], "tried": k["tried"]} for n, k in kept.items()},
+        }
 
 
-def searched(method: tuning.Method, posterior: Posterior, exact: model.Exact, asked: Record, seed: int) -> tuning.Tuned:
+def searched(
+    method: tuning.Method, posterior: Posterior, exact: model.Exact, asked: Record, seed: int, progress: Progress
+) -> tuning.Tuned:
     """The parameters with the least error of the mean at the end."""
     mean = jnp.asarray(exact.mean, jnp.float32)
 
@@ -228,6 +260,7 @@ def searched(method: tuning.Method, posterior: Posterior, exact: model.Exact, as
         candidates=asked["candidates"],
         repeats=asked["repeats"],
         seed=seed + SEARCH,
+        progress=progress,
     )
 
 

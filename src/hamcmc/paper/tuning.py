@@ -18,8 +18,10 @@ import numpy as np
 from jax import Array
 from scipy.stats import qmc
 
+from hamcmc._compile import guard
 from hamcmc._types import PyTree
 from hamcmc.inference.many import Turn, advance
+from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.inference.schedules import Polynomial
 from hamcmc.samplers.base import Sampler
 from hamcmc.samplers.hamcmc import hamcmc
@@ -180,6 +182,7 @@ def search(
     candidates: int,
     repeats: int,
     seed: int,
+    progress: Progress = silent,
 ) -> Tuned:
     """Find the candidate with the least mean score over the repeats.
 
@@ -197,6 +200,7 @@ def search(
         candidates: how many, in all rounds.
         repeats: runs of each candidate.
         seed: everything random follows from it.
+        progress: called between runs with the share of the search that is done.
     """
     ranges = limits(method)
     low, high = np.log(np.array(list(ranges.values()))).T
@@ -217,7 +221,12 @@ def search(
     for k in range(ROUNDS):
         points = qmc.scale(sequence.random(candidates // ROUNDS), *box)
         parameters = dict(zip(ranges, jnp.exp(jnp.asarray(points.T))))
-        mean = np.mean([np.asarray(scores(parameters, key), np.float64) for key in keys], axis=0)
+        with guard(scores, parameters, keys[0]):
+            each = []
+            for i, key in enumerate(keys):
+                progress(Status((k + i / repeats) / ROUNDS, "search"))
+                each.append(np.asarray(scores(parameters, key), np.float64))
+        mean = np.mean(each, axis=0)
         tried += zip(np.where(np.isfinite(mean), mean, np.inf).tolist(), points)
         best = min(tried, key=lambda x: x[0])[1]
         half = 0.5 ** (k + 2) * (high - low)
