@@ -25,7 +25,7 @@ class Bar:
     """
 
     def __init__(self, description: str, phase: str, console: Console | None = None):
-        self.description, self.began = description, time.monotonic()
+        self.description, self.phase, self.began = description, phase, time.monotonic()
         self.display = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -54,7 +54,8 @@ class Bar:
             self.task = self.display.add_task(self.description, total=None, facts="", left=None)
         left = (status.total - status.iteration) / status.rate if status.rate else None
         total = 1.0 if known else None  # None leaves it as it is
-        self.display.update(self.task, total=total, completed=status.done, facts=_facts(status), left=left)
+        new, self.phase = status.phase != self.phase, status.phase  # a phase may be over before the thread looks
+        self.display.update(self.task, total=total, completed=status.done, facts=_facts(status), left=left, refresh=new)
 
     def close(self) -> None:
         """Leave the terminal as it was. A bar that never knew how much there was to do disappears."""
