@@ -35,7 +35,7 @@ def judge(monkeypatch):
     """The verdict on draws (chain, draw, D) with a gradient in NumPy, which takes no time to compile."""
 
     def verdict(x, grad, **more):
-        monkeypatch.setattr(gradients, "at", lambda _, x, __: grad(np.asarray(x, np.float64)))
+        monkeypatch.setattr(gradients, "at", lambda _, x, *__: grad(np.asarray(x, np.float64)))
         monkeypatch.setattr(gradients, "log_densities", lambda _, x: np.zeros(len(x)))
         return check(make_result({"theta": x}, **({"replicas": REPLICAS} | more)), STANDARD)
 

@@ -19,7 +19,7 @@ from hamcmc.diagnostics.fields import CLIP, TAIL, Draws, Fields, clusters
 from hamcmc.diagnostics.identities import Adjusted, Statistic, errors
 from hamcmc.diagnostics.mixing import Mixing, mixing
 
-ENOUGH = 1.5  # draws in a half for each parameter: with fewer, no direction can be found
+ENOUGH = 1.5  # draws in a half for each parameter: with fewer, no direction is looked for
 FLAT = 1e-10  # of the largest eigenvalue of the correlations: along directions below it, draws do not vary
 APART = 4  # chains from which on the halves are chains; of fewer chains they are stretches of time
 LEADING = 3  # parameters that name a direction, at most
@@ -53,10 +53,10 @@ def combinations(some: Draws, gradients: np.ndarray, run: Draws) -> list[Combina
         gradients: (chain, draw, D) of the log-density at these draws.
         run: many more draws of the run, or the same.
     """
-    fewest = min(some.weights[_where(some, k)].size for k in (0, 1))
-    if some.x.shape[2] < 2 or fewest < 2 * ENOUGH:
+    fewest = min(int((half_of(some) == k).sum()) for k in (0, 1))
+    if some.x.shape[2] < 2 or fewest < ENOUGH * some.x.shape[2]:
         return []
-    halves = [Half(_half(some, k), _half(run, k), gradients[_where(some, k)]) for k in (0, 1)]
+    halves = [Half(_half(some, k), _half(run, k), _part(gradients, half_of(some) == k)) for k in (0, 1)]
     found = []
     for chooser, other in (halves, halves[::-1]):
         for what, weights, slope in chooser.worst():
@@ -72,20 +72,27 @@ def combinations(some: Draws, gradients: np.ndarray, run: Draws) -> list[Combina
     return found
 
 
-def _where(draws: Draws, k: int) -> tuple:
-    """Every other ensemble, or if there is one, every other chain, or if there are few chains, one half of each."""
+def half_of(draws: Draws) -> np.ndarray:
+    """The half of each draw (chain, draw), 0 or 1: every other ensemble or chain, or if there are few, half the time.
+
+    The replicas of an ensemble may move together, so that they are never in different halves at one time.
+    """
     chains, length, _ = draws.x.shape
-    if chains >= APART:
-        together = draws.replicas if chains >= 2 * draws.replicas else 1
-        return (np.flatnonzero(np.arange(chains) // together % 2 == k),)
-    return (slice(None), slice(k * (length // 2), (k + 1) * (length // 2)))
+    independent = chains // draws.replicas
+    if independent >= (2 if draws.replicas > 1 else APART):
+        return np.broadcast_to((np.arange(chains) // draws.replicas % 2)[:, None], (chains, length))
+    return np.broadcast_to(np.arange(length) * 2 // max(length, 1), (chains, length))
+
+
+def _part(values: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """What lies in a half, (chain, draw, …): whole chains, or a stretch of all of them."""
+    return values[inside.any(1)][:, inside.any(0)]
 
 
 def _half(draws: Draws, k: int) -> Draws:
-    where = _where(draws, k)
-    weights = draws.weights[where]
-    replicas = draws.replicas if len(weights) % draws.replicas == 0 and len(where) == 1 else 1
-    return Draws(draws.x[where], weights / max(weights.sum(), 1e-300), replicas)
+    inside = half_of(draws) == k
+    weights = _part(draws.weights, inside)
+    return Draws(_part(draws.x, inside), weights / max(weights.sum(), 1e-300), draws.replicas)
 
 
 class Half:
@@ -107,12 +114,12 @@ class Half:
         """Directions that look most wrong: of what, the weights of the parameters, and what the gradient is to be
         multiplied by to get the derivative along it.
 
-        Nothing if there are too few draws. The regression of g on z is −E[g zᵀ] with hardly any noise where the
+        Nothing if draws vary along a single one. The regression of g on z is −E[g zᵀ] with hardly any noise where the
         posterior is nearly normal.
         """
         white = self._whitening()
         z, w = self._standard(self.some) @ white, self.some.flat_weights
-        if white.shape[1] < 2 or len(z) < ENOUGH * white.shape[1]:
+        if white.shape[1] < 2:
             return
         back = np.linalg.pinv(white)
         g = self.slopes * self.scale @ back.T
@@ -138,13 +145,17 @@ class Half:
 
 
 def _confront(what: str, along: Draws, slopes: np.ndarray, whole: Draws) -> Statistic:
-    """Stein's identities for one direction, whose derivative of the log-density is `slopes` (n,)."""
+    """Stein's identities for one direction, whose derivative of the log-density is `slopes` (n,).
+
+    The mean of the slopes is the Fisher information times the shift, and the information of a normal law is 1/σ². In
+    units of the draws' own deviation it is at least 1 if they are right, and more where the posterior is not normal.
+    """
     low, centre, high = np.quantile(whole.flat, (0.05, 0.5, 0.95))
     scale = (high - low) / (2 * TAIL) or 1.0
     here = along._replace(x=(along.x - centre) / scale)
     everywhere = whole._replace(x=(whole.x - centre) / scale)
     g = slopes[:, None] * scale
     size = np.sqrt(along.flat_weights @ (g - along.flat_weights @ g) ** 2)
-    fields = Fields(g, np.ones_like(g), np.where(size > 0, size, 1.0))
+    fields = Fields(g, np.ones_like(g), np.where(size > 0, np.maximum(size, size**2), 1.0))
     mean, sd, *_ = errors(Adjusted(here, everywhere, slice(None)), fields, g)
     return mean if what == "mean" else sd

@@ -81,12 +81,21 @@ def parameters_of(posterior: Posterior) -> PyTree:
     return jax.eval_shape((lambda: init(jax.random.key(0))) if is_function(init) else lambda: init)
 
 
-def at(posterior: Posterior, positions: PyTree, seed: int = 0) -> PyTree:
+def at(posterior: Posterior, positions: PyTree, seed: int = 0, halves: np.ndarray | None = None) -> PyTree:
     """Gradients of the log-density at each position (leading axis), on all data if that is affordable.
 
     Otherwise each position sees random rows of its own, with a control variate at the mean of the positions, for which
     one pass over all data is enough. Its noise is independent between positions and becomes part of the standard
     errors. In units of the posterior its variance is about D/n for n rows, however many data there are.
+
+    Rows of streamed data are drawn from a pool in memory, and what it has too much of is common to all positions. So
+    each half of the positions has a pool of its own.
+
+    Args:
+        posterior: without estimators.
+        positions: with a leading axis.
+        seed: chooses rows.
+        halves: 0 or 1 for each position; by default all are in one.
     """
     if posterior.size == 0:
         return _mapped(posterior.grad)(positions)
@@ -95,7 +104,8 @@ def at(posterior: Posterior, positions: PyTree, seed: int = 0) -> PyTree:
     count = len(jax.tree.leaves(positions)[0])
     per_row = max(1, sum(int(np.prod(x.shape[1:])) for x in jax.tree.leaves(posterior.data)))
     if posterior.streamed or posterior.size * per_row * count > AFFORDABLE:
-        return _on_some_rows(posterior, positions, max(1000, SUBSAMPLED // (count * per_row)), seed)
+        halves = np.zeros(count, int) if halves is None or not posterior.streamed else halves
+        return _on_some_rows(posterior, positions, max(1000, SUBSAMPLED // (count * per_row)), seed, halves)
     parts = -(-posterior.size * per_row // PART)
     if parts == 1:
         return _mapped(posterior.grad)(positions, posterior.data)
@@ -119,7 +129,7 @@ def _mapped(grad: Any) -> Any:
     return jit(of_all)
 
 
-def _on_some_rows(posterior: Posterior, positions: PyTree, rows: int, seed: int) -> PyTree:
+def _on_some_rows(posterior: Posterior, positions: PyTree, rows: int, seed: int, halves: np.ndarray) -> PyTree:
     """Gradients on `rows` random rows at each position, with a control variate at the mean of the positions."""
     centre = posterior.constrain(jax.tree.map(lambda x: jnp.mean(x, axis=0), positions))
     around = control_variate(posterior, centre)
@@ -127,24 +137,30 @@ def _on_some_rows(posterior: Posterior, positions: PyTree, rows: int, seed: int)
     if isinstance(around, ControlVariate) and shards is not None and shards.on_disk is not None:
         # Processes share the pass. Of some rows each process takes all.
         around, posterior = around.over(shards.on_disk), shards.on_disk
-    pool = in_memory(posterior, seed, POOL)
-    size = len(jax.tree.leaves(pool)[0])
-    count, rows = len(jax.tree.leaves(positions)[0]), min(rows, size)
-    beside = int(np.clip(rows // PLACES, 1, BESIDE))
+    keys = jax.random.split(jax.random.key(seed), len(halves))
 
     @jit
-    def of_all(positions: PyTree, key: Array, pool: PyTree) -> PyTree:
+    def of_all(positions: PyTree, keys: Array, pool: PyTree) -> PyTree:
         """The gradient at each position, on rows that a key of its own chooses."""
+        size = len(jax.tree.leaves(pool)[0])
+        taken = min(rows, size)
+        beside = int(np.clip(taken // PLACES, 1, BESIDE))
 
         def one(both: tuple[PyTree, Array]) -> PyTree:
             position, key = both
-            first = jax.random.randint(key, (-(-rows // beside),), 0, size)
+            first = jax.random.randint(key, (-(-taken // beside),), 0, size)
             chosen = (first[:, None] + jnp.arange(beside)) % size  # so that every row is equally likely
             return around.grad(position, minibatch.gather(pool, chosen.ravel()))
 
-        return lax.map(one, (positions, jax.random.split(key, count)))
+        return lax.map(one, (positions, keys))
 
-    return jax.block_until_ready(of_all(positions, jax.random.key(seed), pool))  # which then needs the pool no more
+    found = jax.tree.map(np.zeros_like, positions)
+    for k in np.unique(halves):
+        pool, inside = in_memory(posterior, seed + int(k), POOL), halves == k
+        part = of_all(jax.tree.map(lambda x, inside=inside: x[inside], positions), keys[inside], pool)
+        for whole, some in zip(jax.tree.leaves(found), jax.tree.leaves(part)):
+            whole[inside] = some  # which waits for it: the pool is needed no more
+    return found
 
 
 def log_densities(posterior: Posterior, positions: PyTree) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hamcmc._types import Facts
-from hamcmc.diagnostics.combinations import LEADING
+from hamcmc.diagnostics.combinations import LEADING, Combination
 from hamcmc.diagnostics.identities import Statistic
 from hamcmc.diagnostics.measured import Measured
 from hamcmc.diagnostics.tails import NO_VARIANCE
@@ -36,6 +36,7 @@ DIGITS = {GOOD: 100.0, USABLE: 10.0}
 IMPOSSIBLE = 3.0  # a tail index that no posterior has: that of a Cauchy distribution is 1
 HEAVY = 0.45  # a tail index above which the terms of a statistic may have no variance, and t values mislead
 LOST_NATS = 0.1
+DOUBTLESS = 4.0  # standard errors, from which an error is one that smaller steps should mend
 ENDED = 1e-3  # share of the draws that may be at the last number before the end of a support
 LOW_ACCEPTANCE = 0.1
 
@@ -172,15 +173,26 @@ def _combinations(m: Measured, already: int) -> Iterator[Reason]:
         grade = int(_graded(c.statistic, MATERIAL, CAUTION, limits, trusted)[0])
         found.append((grade, float(np.abs(np.nan_to_num(c.statistic.error[0]))), c))
     grade, size, c = max(found, key=lambda f: f[:2], default=(GOOD, 0.0, None))
-    if c is None or grade < max(NOT_CONVERGED, already + 1):
+    if c is None:
         return
-    names = [m.names[j] for j in m.combined[list(c.leading)]]
-    where = f"mostly of {' and '.join(names)}" if len(names) < LEADING else f"of {', '.join(names)} and others"
+    if grade < max(NOT_CONVERGED, already + 1):
+        vaguest = max(m.combinations, key=lambda c: np.nan_to_num(c.statistic.se[0]))
+        if already == GOOD and vaguest.statistic.se[0] > RESOLVED:
+            yield Reason(
+                GOOD, 0.0, f"the gradients cannot exclude an error of 10 % along a direction, {_of(m, vaguest)}"
+            )
+        return
     error, se = np.clip(c.statistic.error[0], -99, 99), min(c.statistic.se[0], 99)
     off = f"{error:+.2f} ± {se:.2f} standard deviations" if c.what == "mean" else f"{error:+.0%} ± {se:.0%}"
     what = "the mean" if c.what == "mean" else "the standard deviation"
-    text = f"{what} along a direction, {where}, is off by {off} against the gradients"
+    text = f"{what} along a direction, {_of(m, c)}, is off by {off} against the gradients"
     yield Reason(grade, 9 + size / MATERIAL, text)
+
+
+def _of(m: Measured, c: Combination) -> str:
+    """The parameters that a direction is made of."""
+    names = [m.names[j] for j in m.combined[list(c.leading)]]
+    return f"mostly of {' and '.join(names)}" if len(names) < LEADING else f"of {', '.join(names)} and others"
 
 
 # --- agreement of chains, effective draws ---
@@ -263,6 +275,26 @@ def _effective(m: Measured, draws: int) -> Iterator[Reason]:
     if apart[j] > MATERIAL:
         text = f"a few draws of {m.names[j]}, far from all others, raise its standard deviation by {apart[j]:.0%}"
         yield Reason(NOT_CONVERGED, 2.5, f"{text}: a mode of unknown weight, or a start that was left late")
+
+
+def bias_of(m: Measured) -> float:
+    """The largest error that gradients show beyond doubt, where they are trusted; 0 if there is none.
+
+    That takes more standard errors than usual, because few draws and skewed terms make them too small.
+    """
+    if m.stein is None:
+        return 0.0
+    sound = ~(m.tails[m.confronted] > HEAVY) & ~m.bounded[m.confronted]
+    sound &= _mixed(m.mixing.r_hat[m.confronted], m.mixing.ess_bulk[m.confronted])
+    limit = CAUTION * max(DOUBTLESS, critical(m, RARELY))
+    tails = sound & _off(m, m.stein.tail)
+    found = [(m.stein.mean, 1.0, limit, sound), (m.stein.sd, 1.0, limit, sound)]
+    found.append((m.stein.tail, MATERIAL / MATERIAL_TAIL, limit, tails))
+    for c in m.combinations:
+        limit = CAUTION * max(DOUBTLESS, critical(m, RARELY, c.clusters))
+        found.append((c.statistic, 1.0, limit, _mixed(c.mixing.r_hat, c.mixing.ess_bulk)))
+    sizes = (np.where(s & (np.abs(f.error) > limit * f.se), np.abs(f.error) * w, 0.0) for f, w, limit, s in found)
+    return float(max(size.max(initial=0.0) for size in sizes))
 
 
 def short_of(m: Measured) -> float:

@@ -9,12 +9,12 @@ import jax
 import numpy as np
 from jax.tree_util import tree_leaves_with_path
 
-from hamcmc._compile import jit, put, x64
-from hamcmc._types import PyTree
+from hamcmc._compile import jit, put
 from hamcmc.diagnostics import gradients
-from hamcmc.diagnostics.combinations import Combination, combinations
+from hamcmc.diagnostics.combinations import Combination
+from hamcmc.diagnostics.confronted import confronted
 from hamcmc.diagnostics.ess import interleaved, kish, part
-from hamcmc.diagnostics.identities import Confronted, Draws, confront
+from hamcmc.diagnostics.identities import Confronted
 from hamcmc.diagnostics.mixing import Mixing, mixing
 from hamcmc.diagnostics.names import label
 from hamcmc.diagnostics.stein import spread
@@ -25,11 +25,6 @@ from hamcmc.target.posterior import Posterior
 from hamcmc.target.support import Support, of_leaves
 
 VALUES = 5 * 10**7  # numbers of which ESS and R-hat are computed; of a larger run some chains are left out
-RUN = 5000  # draws of the run that the gradients are compared with
-MEMORY = 2**25  # numbers that these may be
-PUSHED = 16  # parameters that are tried for a hard boundary
-AT_EDGE = 4  # draws on each side that are pushed outwards for that
-USELESS = 0.1  # share of draws without a finite gradient, beyond which the gradients are not used
 
 
 @dataclass(frozen=True)
@@ -116,7 +111,7 @@ def measure(result: StoredRun, posterior: Posterior | None, draws: int, seed: in
     if result.partial:
         return Measured(**measured, unconfronted="they need all parameters, and the run stored a part (store=…)")
     try:
-        return Measured(**measured, **_confronted(result, gradients.plain(posterior), draws, seed, replicas))
+        return Measured(**measured, **confronted(result, gradients.plain(posterior), draws, seed, replicas))
     except gradients.Unconfronted as error:
         return Measured(**measured, unconfronted=str(error))
 
@@ -220,130 +215,3 @@ def stuck_chains(x: np.ndarray, found: Mixing, apart: int = 1) -> dict[int, str]
             elif away[c] > 2:
                 said.setdefault(c, "sits apart from the others")
     return dict(sorted(said.items()))
-
-
-# --- gradients ---
-
-
-def _confronted(result: StoredRun, posterior: Posterior, draws: int, seed: int, replicas: int) -> dict[str, Any]:
-    """The part of the measurements that needs the posterior."""
-    if result.draws < 4:
-        raise gradients.Unconfronted("there are too few draws")
-    chains = result.settings["chains"]
-    scalars = sum(int(np.prod(s)) for s in result.shapes.values())
-    rows = spread(chains, max(1, draws))
-    when = spread(result.draws, -(-draws // len(rows)))
-    more = spread(result.draws, max(len(when), min(RUN, MEMORY // max(1, scalars)) // len(rows)))
-    leaves = {n: result.read_at(f"posterior/{n}", more)[rows] for n in result.shapes}
-    tree = gradients.structure(posterior, {n: x[0, 0] for n, x in leaves.items()})
-    positions = posterior.unconstrain_unchecked(tree.unflatten([put(x) for x in leaves.values()]))
-    chosen = np.searchsorted(more, when).clip(0, len(more) - 1)
-    some = jax.tree.map(lambda a: np.asarray(a)[:, chosen].reshape(-1, *a.shape[2:]), positions)
-    slopes = gradients.at(posterior, some, seed)
-    weights = np.asarray(result.weights, np.float64)[more]
-    replicas = replicas if len(rows) == chains else 1
-    everywhere, run_kept = _finite(_matrix(positions, 2), weights, replicas)
-    here, kept = _finite(_matrix(some, 1).reshape(len(rows), len(when), -1), weights[chosen], replicas)
-    g = _matrix(slopes, 1).reshape(here.x.shape)
-    here, known = _without(here, np.asarray(np.isfinite(g).all(axis=2)))
-    if min(known * kept, run_kept) < 1 - USELESS:
-        raise gradients.Unconfronted(f"{1 - min(known * kept, run_kept):.0%} of the draws have no finite gradient")
-    confronted = ~_mirrored(posterior, positions)
-    if not confronted.any():
-        raise gradients.Unconfronted("all parameters are mirrored at a boundary, where Stein's identities do not hold")
-    only = tuple(d._replace(x=d.x[..., confronted]) for d in (here, everywhere))
-    stein = confront(only[0], np.where(np.isfinite(g), g, 0.0)[..., confronted], only[1])
-    density, ends = _densities(posterior, some, confronted, stein, only[1])
-    single = not x64()
-    lost = float(np.nanmedian(np.abs(density))) * np.finfo(np.float32).eps / 2 if single else 0.0
-    bounded = np.zeros(confronted.size, bool)
-    bounded[confronted] = ends
-    left = (
-        f"{confronted.size - confronted.sum():,} parameters are mirrored at a boundary" if not confronted.all() else ""
-    )
-    # Heavy tails have no covariance, and at a hard boundary the identities do not hold.
-    sound = np.flatnonzero(confronted)[~(ends | stein.heavy)]
-    parts = (d._replace(x=d.x[..., sound]) for d in (here, everywhere))
-    combined = combinations(next(parts), np.where(np.isfinite(g), g, 0.0)[..., sound], next(parts))
-    return {
-        "stein": stein,
-        "confronted": confronted,
-        "bounded": bounded,
-        "unconfronted": left,
-        "lost": lost,
-        "ended": _ended(posterior, tree, leaves),
-        "combinations": tuple(combined),
-        "combined": sound,
-    }
-
-
-def _ended(posterior: Posterior, tree: Any, leaves: Mapping[str, np.ndarray]) -> tuple[tuple[str, float], ...]:
-    """Parameters with draws that have come to the end of their support, with the largest share of one of their
-    scalars."""
-    like = tree.unflatten([x[0, 0] for x in leaves.values()])
-    supports = jax.tree.leaves(of_leaves(posterior.support, like), is_leaf=lambda s: isinstance(s, Support))
-    shares = (
-        (name, float(np.max(np.mean(np.asarray(s.at_end(x)), axis=(0, 1)))))
-        for s, (name, x) in zip(supports, leaves.items())
-        if s.at_end is not None
-    )
-    return tuple((name, share) for name, share in shares if share > 0)
-
-
-def _matrix(tree: PyTree, leading: int) -> np.ndarray:
-    """Leaves with leading axes as one array (…, D), in double precision."""
-    leaves = [np.asarray(a, np.float64) for a in jax.tree.leaves(tree)]
-    return np.concatenate([a.reshape(*a.shape[:leading], -1) for a in leaves], axis=-1)
-
-
-def _finite(x: np.ndarray, weights: np.ndarray, replicas: int) -> tuple[Draws, float]:
-    """Draws (chain, draw, D) with weights (draw,), of which those that are not finite have no weight."""
-    return _without(Draws(x, np.broadcast_to(weights, x.shape[:2]), replicas), np.asarray(np.isfinite(x).all(axis=2)))
-
-
-def _without(draws: Draws, known: np.ndarray) -> tuple[Draws, float]:
-    """The draws, of which only those that are `known` (chain, draw) have weight, and the share of these."""
-    weights = np.where(known, draws.weights, 0.0)
-    typical = np.median(draws.x[known], axis=0) if known.any() else 0.0
-    x = np.where(known[..., None], draws.x, typical)
-    return draws._replace(x=x, weights=weights / max(weights.sum(), 1e-300)), float(known.mean())
-
-
-def _mirrored(posterior: Posterior, positions: PyTree) -> np.ndarray:
-    """Which scalars are folded back at a boundary: there the density does not vanish."""
-    supports = jax.tree.leaves(of_leaves(posterior.support, positions), is_leaf=lambda s: isinstance(s, Support))
-    leaves = jax.tree.leaves(positions)
-    return np.concatenate([np.full(int(np.prod(x.shape[2:])), s.mirror is not None) for s, x in zip(supports, leaves)])
-
-
-def _densities(
-    posterior: Posterior, some: PyTree, confronted: np.ndarray, stein: Confronted, run: Draws
-) -> tuple[np.ndarray, np.ndarray]:
-    """Log-densities of some draws, and which confronted scalars end where the density is not small.
-
-    A prior that is cut off by hand has such an end. The most suspicious scalars are tried: the outermost draws are
-    pushed a little further out. If the density is zero there, it has a boundary.
-    """
-    worst = np.fmax(np.fmax(np.abs(stein.mean.t), np.abs(stein.sd.t)), np.abs(stein.tail.t))
-    tried = np.argsort(-np.nan_to_num(worst))[:PUSHED]
-    flat, shapes = _matrix(some, 1), jax.tree.structure(some)
-    columns = np.nonzero(confronted)[0]
-    scale = run.flat.std(0)
-    pushed = [flat[:PUSHED]]
-    for j in tried:
-        order = np.argsort(flat[:, columns[j]])
-        for rows, sign in ((order[:AT_EDGE], -1), (order[-AT_EDGE:], 1)):
-            moved = flat[rows].copy()
-            moved[:, columns[j]] += sign * 0.5 * min(scale[j], np.ptp(flat[:, columns[j]]))
-            pushed.append(moved)
-    rows = np.concatenate(pushed)
-    leaves, at = [], 0
-    for leaf in jax.tree.leaves(some):
-        width = int(np.prod(leaf.shape[1:]))
-        leaves.append(put(rows[:, at : at + width].reshape(-1, *leaf.shape[1:]), leaf.dtype))
-        at += width
-    density = gradients.log_densities(posterior, shapes.unflatten(leaves))
-    inside = len(pushed[0])
-    ends = np.zeros(len(worst), bool)
-    ends[tried] = ~np.isfinite(density[inside:].reshape(len(tried), -1)).all(1)
-    return density[:inside], ends

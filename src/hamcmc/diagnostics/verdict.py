@@ -17,8 +17,6 @@ from hamcmc.store.result import StoredRun
 from hamcmc.target.posterior import Posterior
 
 WORST = 8  # parameters in the table
-OFF = (("mean", 1.0), ("sd", 1.0), ("tail", 2.0))  # errors, and what they are divided by to be compared
-DOUBTLESS = 4.0  # standard errors
 HUGE = 10.0  # an error beyond which its digits say nothing
 EXIT_CODES = {"good": 0, "usable": 0, "not converged": 3, "wrong": 4}  # of commands that show a verdict
 HEADS = {
@@ -99,6 +97,9 @@ class Verdict:
         parameters: how many scalar parameters were looked at.
         gradients: at how many draws the gradient was confronted; 0 if it was not.
         short: how many times as many draws would make the effective sample sizes good; at most 1 if they are.
+        bias: the largest error that gradients show beyond doubt, of a parameter or along a direction; 0 if there is
+            none. It is that of a mean in standard deviations, or the relative one of a standard deviation. In the tails
+            twice as much is taken for the same.
     """
 
     word: str
@@ -107,18 +108,7 @@ class Verdict:
     parameters: int
     gradients: int
     short: float = 1.0
-
-    @property
-    def bias(self) -> float:
-        """The largest error of the worst parameters that gradients show beyond doubt; 0 if there is none.
-
-        It is that of a mean in standard deviations, or the relative one of a standard deviation. In the tails twice as
-        much is taken for the same.
-        """
-        pairs = (
-            (getattr(row, f"{of}_error") / by, getattr(row, f"{of}_se") / by) for row in self.worst for of, by in OFF
-        )
-        return max((abs(error) for error, se in pairs if abs(error) > DOUBTLESS * se), default=0.0)
+    bias: float = 0.0
 
     @property
     def reason(self) -> str:
@@ -185,6 +175,7 @@ class Verdict:
                 int(stored["parameters"]),
                 int(stored["gradients"]),
                 float(np.inf if (short := stored.get("short", 1.0)) is None else short),
+                float(stored.get("bias", 0.0)),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"this is not a verdict: {error}") from error
@@ -202,9 +193,9 @@ def check(result: StoredRun, posterior: Posterior | None = None, *, draws: int =
     precision.
 
     * **good**: R-hat below 1.01 and at least 1000 effective draws for every parameter, and the gradients exclude errors
-      of 0.1 standard deviations of a mean and of 10 % of a standard deviation. So they do along those linear
-      combinations of all parameters that look worst (:mod:`hamcmc.diagnostics.combinations`), if there are enough draws
-      with gradients to find them (about three for each parameter);
+      of 0.1 standard deviations of a mean and of 10 % of a standard deviation. Along those linear combinations of all
+      parameters that look worst (:mod:`hamcmc.diagnostics.combinations`) they show no such error; a remark says where
+      they cannot exclude one. That needs about three draws with gradients for each parameter;
     * **usable**: R-hat below 1.05, at least 400 effective draws, and nothing speaks against the draws;
     * **not converged**: chains disagree, there are too few effective draws, or gradients and draws may disagree;
     * **wrong**: the draws contradict the gradients, by more than noise and by more than these errors.
@@ -229,7 +220,8 @@ def check(result: StoredRun, posterior: Posterior | None = None, *, draws: int =
     found = grading.reasons(m, result.settings, result.meta, result.draws)
     word = WORDS[max((r.grade for r in found), default=0)]
     confronted = 0 if m.stein is None else min(draws, result.draws * result.settings["chains"])
-    return Verdict(word, tuple(r.text for r in found), tuple(_worst(m)), len(m.names), confronted, grading.short_of(m))
+    texts, worst = tuple(r.text for r in found), tuple(_worst(m))
+    return Verdict(word, texts, worst, len(m.names), confronted, grading.short_of(m), grading.bias_of(m))
 
 
 def _of_predictions(result: StoredRun, posterior: Posterior, seed: int) -> Verdict:
