@@ -11,6 +11,7 @@ from scipy.stats import qmc
 
 from hamcmc._compile import guard
 from hamcmc._types import Record
+from hamcmc.inference.progress import Progress, Status, silent
 from hamcmc.paper import tuning
 from hamcmc.target import linear_gaussian as model
 from hamcmc.target.posterior import Posterior
@@ -92,7 +93,13 @@ def program(method: tuning.Method, posterior: Posterior, replicas: int, asked: R
 
 
 def contest(
-    run: Callable[..., Array], method: tuning.Method, p: Problem, ends: tuple[int, int], asked: Record, seed: int
+    run: Callable[..., Array],
+    method: tuning.Method,
+    p: Problem,
+    ends: tuple[int, int],
+    asked: Record,
+    seed: int,
+    progress: Progress = silent,
 ) -> Record:
     """Search, then run the best candidate of each budget anew.
 
@@ -103,6 +110,7 @@ def contest(
         ends: the iterations of a run at equal gradients and at equal time.
         asked: the settings.
         seed: of the reported runs.
+        progress: called between the rounds of the search.
 
     Returns:
         For each budget: the least mean score of the search, its candidate, how many of the runs were lost, and the
@@ -127,6 +135,7 @@ def contest(
     points, means = np.empty((0, len(ranges))), np.empty((0, 2))
     best, boxes = np.stack([low, low]), [(low, high)]
     for k in range(ROUNDS):
+        progress(Status(k / ROUNDS, "search"))
         new = [qmc.scale(sequence.random(count // len(boxes)), *box) for box in boxes]
         points = np.concatenate([points, *new])
         means = np.concatenate([means, scores(np.concatenate(new), np.zeros(count, int), seed + SEARCH).mean(0)])

@@ -77,6 +77,7 @@ def error_curve(
     batch_size: int,
     runs: int,
     seed: int,
+    progress: Progress = silent,
 ) -> np.ndarray:
     """‖θ̄ − Σεθ/Σε‖² at the given iterations: (run, time)."""
 
@@ -89,7 +90,7 @@ def error_curve(
     state, key = many.start(jnp.zeros(mean.size), runs), jax.random.key(seed)
     total, weight, begin, errors = 0.0, 0.0, 0, []
     for end in times:
-        state, t, w = many.advance(state, key, begin, int(end))
+        state, t, w = many.advance(state, key, begin, int(end), look=progress)
         total, weight, begin = total + t, weight + w, int(end)
         errors.append(((total / weight - mean) ** 2).sum(-1))
     return np.stack(errors, 1)
@@ -197,7 +198,7 @@ class Contest:
         method, asked = self.methods[name], self.asked
         t = searched(method, self.posterior, self.exact, asked, self.seed, progress)
         sampler = method.build(self.posterior, self.exact.precision, **t.parameters)
-        how: Any = {"batch_size": asked["batch_size"], "runs": asked["runs"], "seed": self.seed}
+        how: Any = {"batch_size": asked["batch_size"], "runs": asked["runs"], "seed": self.seed, "progress": progress}
         error = error_curve(sampler, t.schedule, self.posterior, self.exact.mean, times, **how)
         return {"a": t.schedule.a, "own": t.parameters, "score": t.score, "tried": t.tried, "error": error.tolist()}
 

@@ -178,7 +178,7 @@ def _contests(
 
     def piece(cell: Cell) -> Callable[[Progress], Record]:
         p = problems[cell]
-        return lambda _look: contest(run, methods(p, asked)[name], p, ends, asked, seed)
+        return lambda look: contest(run, methods(p, asked)[name], p, ends, asked, seed, look)
 
     for i, result in side_by_side([piece(cell) for cell in new]):
         journal.put(names[new[i]], result)
