@@ -1,6 +1,7 @@
 """Figure 3: real samplers on a small made-up corpus, a run that goes on where it was, and claims that may be false."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -133,6 +134,21 @@ def test_the_mixtures_are_at_5_db(corpus):
         clean, noisy = (denoising.samples(f) for f in (r.clean, r.noisy))
         ratio = 10 * np.log10(np.sum(clean**2) / np.sum((noisy - clean) ** 2))
         assert ratio == pytest.approx(5, abs=0.3)
+
+
+def test_copies_of_a_file_count_once(corpus, tmp_path):
+    """Collections have a file under its noise and under its ratio, too."""
+    folder = tmp_path / "both"
+    shutil.copytree(corpus, folder)
+    shutil.copytree(next(p for p in corpus.rglob("*_sn5.wav")).parent, folder / "again")
+    one, clean = denoising.read_corpus(corpus)
+    two, also_clean = denoising.read_corpus(folder)
+    assert sorted(r.noisy.name for r in two) == sorted(r.noisy.name for r in one)
+    assert sorted(also_clean) == sorted(clean)
+    other = next(p for p in folder.rglob("again/*_sn5.wav"))
+    other.write_bytes(other.read_bytes()[:-2])
+    with pytest.raises(ValueError, match=f"{other.name} have the same name and differ|{other.name} and .* differ"):
+        denoising.read_corpus(folder)
 
 
 def test_claims_may_come_out_false():

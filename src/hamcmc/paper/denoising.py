@@ -54,12 +54,20 @@ class Outcome(NamedTuple):
 
 
 def read_corpus(path: Path) -> tuple[list[Recording], dict[int, Path]]:
-    """Noisy files ``spNN_NOISE_sn5.wav`` and clean ones ``spNN.wav`` anywhere in a directory, as NOIZEUS has them."""
+    """Noisy files ``spNN_NOISE_sn5.wav`` and clean ones ``spNN.wav`` anywhere in a directory, as NOIZEUS has them.
+
+    Copies of a file in several folders, as some collections have them, count once.
+    """
     if not path.is_dir():
         raise ValueError(f"no directory at {path}")
-    files = sorted(path.rglob("*.wav"))
-    clean = {int(m[1]): f for f in files if (m := re.fullmatch(r"sp(\d+)\.wav", f.name))}
-    found = [(f, m) for f in files if (m := re.fullmatch(r"sp(\d+)_(\w+)_sn5\.wav", f.name))]
+    known: dict[str, Path] = {}
+    for file in sorted(path.rglob("*.wav")):
+        if re.fullmatch(r"sp\d+(_\w+_sn5)?\.wav", file.name):
+            first = known.setdefault(file.name, file)
+            if first != file and first.read_bytes() != file.read_bytes():
+                raise ValueError(f"{first} and {file} have the same name and differ: leave one of them out")
+    clean = {int(m[1]): f for name, f in known.items() if (m := re.fullmatch(r"sp(\d+)\.wav", name))}
+    found = [(f, m) for name, f in sorted(known.items()) if (m := re.fullmatch(r"sp(\d+)_(\w+)_sn5\.wav", name))]
     noisy = [Recording(f, clean[int(m[1])], int(m[1]), m[2]) for f, m in found if int(m[1]) in clean]
     if not noisy:
         raise ValueError(f"{path} has no files spNN_NOISE_sn5.wav with clean ones spNN.wav, as NOIZEUS has them")
