@@ -34,7 +34,7 @@ INTERNAL = (
     *("inference.scoring", "inference.stream", "inference.tempering", "inference.trials"),
     *("diagnostics.costs", "diagnostics.ess", "diagnostics.fields", "diagnostics.gradients", "diagnostics.grading"),
     *("inference.arguments", "inference.bar", "inference.display", "inference.divergence", "inference.modes"),
-    *("diagnostics.measured", "diagnostics.mixing", "diagnostics.names", "diagnostics.tails"),
+    *("diagnostics.confronted", "diagnostics.measured", "diagnostics.mixing", "diagnostics.names", "diagnostics.tails"),
     *("factorization.cost", "factorization.exchange", "factorization.inspect", "inference.launch"),
     *("factorization.metric", "factorization.mixture", "factorization.model", "factorization.part"),
     *("factorization.partition", "factorization.problem", "factorization.program", "factorization.recipes"),

@@ -78,19 +78,19 @@ REPRODUCTIONS = {
     entry.name: entry
     for entry in (
         Entry("fig1", "Four tuned samplers on a thin two-dimensional ridge.", 1),
-        Entry("fig2", "Error of the posterior mean by iterations and by the clock, D = 10 and 100.", 30),
-        Entry("where", "Who samples best, by condition number, stiff directions and dimension.", 40),
-        Entry("fig3", "Speech cleaned from noise by four samplers, compared by SDR.", 160, ("corpus", "changes")),
+        Entry("fig2", "Error of the posterior mean by iterations and by the clock, D = 10 and 100.", 3),
+        Entry("where", "Who samples best, by condition number, stiff directions and dimension.", 7),
+        Entry("fig3", "Speech cleaned from noise by four samplers, compared by SDR.", 30, ("corpus", "changes")),
         Entry("fig4", "The partition of a matrix into blocks and parts.", 0.1),
         Entry(
             "fig5",
             "Held-out error of matrix factorization by iterations and by the clock.",
-            3,
+            4,
             ("ratings", "blocks", "processes"),
         ),
         Entry("scale", "The cost of a step at 10⁹ ratings on 64 to 1024 hosts.", 1),
-        Entry("theorem", "Bias and mean squared error against T beside the theorem's rates.", 20),
-        Entry("proposition", "Bias of the naive sampler next to HAMCMC's as the step shrinks.", 15),
-        Entry("bias", "Bias of the published samplers next to the ensemble's on four targets.", 12),
+        Entry("theorem", "Bias and mean squared error against T beside the theorem's rates.", 4),
+        Entry("proposition", "Bias of the naive sampler next to HAMCMC's as the step shrinks.", 3),
+        Entry("bias", "Bias of the published samplers next to the ensemble's on four targets.", 4),
     )
 }
