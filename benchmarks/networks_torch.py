@@ -40,7 +40,7 @@ def laplace_last_layer(task: Task, weights: Weights, seed: int) -> np.ndarray:
     features = lambda x: torch.from_numpy(np.array(_features(task, weights, x)))
     matrix, offset = (torch.from_numpy(np.array(weights[name])) for name in task.last)
     layer = torch.nn.Linear(*matrix.shape)
-    layer.weight.data, layer.bias.data = matrix.T.clone(), offset.clone()
+    layer.weight.data, layer.bias.data = matrix.T.contiguous(), offset
     y = torch.from_numpy(np.array(task.train[1]))
     rows = TensorDataset(features(task.train[0]), y.long() if task.classes else y[:, None])
     noise = {} if task.classes else {"sigma_noise": float(np.exp(weights[NOISE]))}
