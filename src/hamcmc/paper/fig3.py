@@ -330,6 +330,7 @@ def _draw(found: dict[str, list[float]], files: dict[str, list[Recording]], nois
             axes.hlines(PAPER[label], place[-1] - width / 2, place[-1] + width / 2, color="black", ls=":", lw=1.8)
     axes.axhline(noisy, color="0.4", lw=0.8, ls="--", label="noisy")
     axes.set_xticks(np.arange(len(noises) + 1), [*noises, "all"])
-    axes.set(ylabel="SDR (dB); bars: sd over files; dotted: the paper's mean")
-    axes.legend(fontsize=8, ncols=5)
+    axes.set(ylabel="SDR (dB)")
+    axes.set_title("whiskers: sd over files; dotted: the paper's mean", fontsize=8)
+    fig.legend(loc="outside lower center", fontsize=8, ncols=5)
     return fig
