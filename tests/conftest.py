@@ -131,7 +131,8 @@ def draw(model):
     def run(sampler="sgld", init=None, *, posterior=model, **changes) -> hamcmc.Result:
         settings = {"step_size": 1e-3, "num_samples": 40, "warmup": 25, "thin": 3, "batch_size": 50}
         name = sampler if isinstance(sampler, str) else ""
-        settings["ensembles" if name.startswith("ensemble") else "chains"] = 2
+        coupled = name.startswith("ensemble") or name in ("independence", "leimkuhler_matthews")
+        settings["ensembles" if coupled else "chains"] = 2
         init = jnp.zeros(3) if init is None else init
         return hamcmc.sample(posterior, sampler, init, **(settings | {"progress": False} | changes))
 

@@ -148,8 +148,9 @@ USUAL = ("ensemble_hamcmc",)
 @pytest.mark.parametrize("name", [n if n in USUAL else pytest.param(n, marks=pytest.mark.slow) for n in samplers.NAMES])
 def test_nested_parameters_with_every_sampler(draw, name):
     options = {"fisher": 60 * np.eye(4)} if name == "sgrld" else {}
-    ensemble = name.startswith("ensemble") or name == "independence"
-    if name == "independence":
+    plain = name in ("independence", "leimkuhler_matthews")  # ensembles that learn nothing
+    ensemble = name.startswith("ensemble") or plain
+    if plain:
         options = {"replicas": 6}
     elif ensemble:
         options = {"replicas": 6, "adapt": 25} if name == "ensemble_hmc" else {"pairs": 2, "adapt": 25}
