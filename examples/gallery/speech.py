@@ -17,7 +17,7 @@ pitch = 140 + 20 * np.sin(2 * np.pi * 0.7 * t)
 phase = 2 * np.pi * np.cumsum(pitch) / rate
 voice = sum(np.sin(k * phase) / k for k in range(1, 12)) * np.clip(np.sin(2 * np.pi * 2 * t), 0, None)
 noisy = 0.1 * voice + 0.05 * np.random.default_rng(0).normal(size=len(t))
-parts = hamcmc.denoise([noisy[:, None]], rate, quality="fast", iterations=40)
+parts = hamcmc.denoise([noisy[:, None]], rate, iterations=40)
 clean = np.concatenate([part.audio for part in parts])[:, 0]
 print(f"SI-SDR before {si_sdr(voice, noisy):.1f} dB, after {si_sdr(voice, clean):.1f} dB")
 

@@ -138,7 +138,7 @@ def posteriors(package):
         "logistic": package.Posterior(
             lambda t: -0.5 * jnp.sum(t**2), lambda t, r: jax.nn.log_sigmoid(sign(r[1]) * (r[0] @ t)), (X, yes), **wide
         ),
-        "Poisson": package.Posterior(lambda t: -jnp.sum(jnp.cosh(t)), written_twice, (X, counts), **wide),
+        "Poisson": package.Posterior(lambda t: -30 * jnp.sum(jnp.cosh(t)), written_twice, (X, counts), **wide),
         "Student": package.Posterior(
             lambda p: -0.5 * jnp.sum(p["b"] ** 2) - p["s"],
             lambda p, r: stats.t.logpdf(r["y"], 4.0, r["x"] @ p["b"], p["s"]),
