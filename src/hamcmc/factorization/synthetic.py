@@ -53,7 +53,8 @@ def movielens_like(
     row = np.repeat(np.arange(users, dtype=np.int32), counts)
     # A weighted draw without replacement takes the first of exponential clocks whose rates are the popularities.
     clocks = (rng.standard_exponential(items, np.float32) * rarity for _ in counts)
-    column = np.concatenate([np.argpartition(c, n - 1)[:n] for c, n in zip(clocks, counts)]).astype(np.int32)
+    first = (np.argpartition(c, n - 1)[:n].astype(np.int32) for c, n in zip(clocks, counts))  # no views of all items
+    column = np.concatenate(list(first))
     size = 1 / np.sqrt(np.arange(1, rank + 1))
     size *= FACTOR_SD / np.linalg.norm(size)
     w = rng.standard_normal((users, rank)) * size
