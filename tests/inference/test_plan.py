@@ -238,7 +238,7 @@ def test_a_first_run_goes_on_where_its_chains_agree(word, short, seconds, number
         return
     assert (made.goes_on, made.hasty, made.thin, made.options) == (True, True, 1, plan.options)
     assert made.num_samples == factor * plan.num_samples
-    assert f"it goes on to {made.num_samples:,}, because so few" in made.reason
+    assert f"it goes on to {made.num_samples:,}, because these" in made.reason
     thorough = longer(made, "not converged", math.inf, seconds * factor, numbers * factor)
     assert thorough is None or (thorough.options["adapt"], thorough.goes_on, thorough.hasty) == (ADAPT, False, False)
 

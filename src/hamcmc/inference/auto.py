@@ -204,7 +204,8 @@ def for_predictions(
     """Networks to start from, scales, and steps that held-out rows chose."""
     size = plan.batch_size or posterior.size
     found = network.search(posterior, like, plan.ensembles, size, paces, seed, partial(tell, progress), cyclical)
-    where = "all from the given one, which was trained better than here" if found.given else "trained here"
+    given = "all from the given one, which predicts these rows better than those trained here (or has seen them)"
+    where = given if found.given else "trained here"
     said = found.scores
     kinds = "a constant step", "steps in cycles"
     taken, other = kinds[::-1] if found.cycle else kinds

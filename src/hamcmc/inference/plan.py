@@ -174,6 +174,7 @@ def decide(facts: Measured) -> Plan | Missing:
     slow = f"all data at every step would take {duration(predicted)}"
     if facts.streamed or asked:
         slow = "the data are streamed" if facts.streamed else "a batch size was given"
+    anyway = "although that takes long" if math.isinf(predicted) else f"although that would take {duration(predicted)}"
     if facts.mode is None:
         return "mode"
     if not facts.mode:
@@ -183,17 +184,17 @@ def decide(facts: Measured) -> Plan | Missing:
                 f"{what}: minibatches need one mode to reduce their noise around, but: {facts.why}. "
                 f"{remedy}, or give sampler=, step_size= and batch_size="
             )
-        return on_all_data(f"{what}: all data at every step although {slow}, because {facts.why}", facts, slow=True)
+        return on_all_data(f"{what}: all data at every step {anyway}, because {facts.why}", facts, slow=True)
     if facts.noise is None:
         return "noise"
     if facts.bend > (BENT if predicted <= LONG else CROOKED) and not facts.streamed and not asked:
         away = f"the posterior is far from normal (its gradient differs by {facts.bend:.1f} from the normal one's)"
-        return on_all_data(f"{what}: all data at every step although {slow}, because {away}", facts, slow=True)
+        return on_all_data(f"{what}: all data at every step {anyway}, because {away}", facts, slow=True)
     plan = on_minibatches(facts, what, slow)
     shortest = (FIRST_ADAPT + FIRST_DRAWS) * leapfrogs(facts) * facts.replicas  # gradients of a run on all data
     if gradients(plan, facts) > shortest and not facts.streamed and not asked:
         noisy = f"minibatches of {plan.batch_size:,} rows, which their noise asks for, would take longer still"
-        return on_all_data(f"{what}: all data at every step although {slow}, because {noisy}", facts, slow=True)
+        return on_all_data(f"{what}: all data at every step {anyway}, because {noisy}", facts, slow=True)
     return plan
 
 
@@ -354,7 +355,7 @@ def longer(plan: Plan, word: str, short: float, seconds: float, numbers: int = K
         return None
     lacked = "had few effective draws" if word == "good" else f"was {word}"
     if word in ("good", "usable") and (more := further(plan, short, seconds, numbers)) is not None:
-        return more._replace(reason=f"{plan.reason}; it goes on to {more.num_samples:,}, because so few {lacked}")
+        return more._replace(reason=f"{plan.reason}; it goes on to {more.num_samples:,}, because these {lacked}")
     wanted = 2 ** math.ceil(math.log2(short)) if 1 < short <= HOPELESS else 1
     affordable = 2 ** math.floor(math.log2(max(AFFORDABLE / max(seconds, 1e-3), 1)))
     room = 2 ** math.floor(math.log2(max(KEPT / max(numbers, 1), 1))) if plan.regime == "all data" else 1
