@@ -48,7 +48,7 @@ nitpick_ignore_regex = [
         r"(collections|jax|numpy|arviz|xarray|pathlib|os|typing|matplotlib|polars|jaxlib|jaxtyping|scipy|pd)\..*",
     ),
     # Types in signatures that users never make themselves, and names that are imported for type checkers only.
-    ("py:class", r"hamcmc\.(store\.(result|recorder)|diagnostics\.fields|target\.(newton|estimators))\..*"),
+    ("py:class", r"hamcmc\.(store\.(result|recorder)|diagnostics\.(fields|mixing)|target\.(newton|estimators))\..*"),
     ("py:class", r"hamcmc\.(stable\.chains|speech\.model|samplers\.alternating)\..*"),
     ("py:class", "SamplingAlgorithm|InferenceData|Demo|Reproduction|Model"),  # the last is PyMC's
 ]
