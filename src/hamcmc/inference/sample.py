@@ -265,6 +265,9 @@ def resume(
 ) -> Result:
     """Continue a run in its directory. It gets the draws that it would have had uninterrupted, bit by bit.
 
+    Only :func:`sample` itself makes an automatic run longer that was not good enough: a resumed one ends where it was
+    planned to end.
+
     Args:
         out: the run's directory.
         posterior: the same posterior as before; its data are compared by checksum.
