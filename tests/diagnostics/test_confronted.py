@@ -144,3 +144,11 @@ def test_a_shift_along_a_direction_has_its_size(judge):
     found = combinations.combinations(draws, slope(z) @ root.T, draws)
     most = max(float(np.abs(c.statistic.error[0])) for c in found if c.what == "mean")
     assert most == pytest.approx(0.3, abs=0.15)
+
+
+def test_errors_at_a_boundary_ask_for_no_smaller_steps():
+    """Also if no parameter is left that gradients could tell of."""
+    half_normal = hamcmc.Posterior(lambda x: jnp.where(jnp.all(x > 0), -0.5 * jnp.sum(x**2), -jnp.inf))
+    v = check(make_result({"theta": np.abs(RNG(0).standard_normal((16, 160, 2)))}, replicas=8), half_normal)
+    assert v.word in ("good", "usable")
+    assert v.bias == 0.0
