@@ -21,7 +21,7 @@ from hamcmc._types import PyTree
 KEPT_IN_ROWS = (
     64  # in place of KEPT for arrays with several axes, which XLA cannot vectorise where it fuses their reshape
 )
-PAIRED = 2**15  # single-precision noise of this size or more is made in pairs
+PAIRED = 2**10  # single-precision noise of this size or more is made in pairs, which takes two thirds of the time
 
 
 def standard_normal(key: Array, like: PyTree) -> PyTree:
