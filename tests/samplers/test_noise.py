@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
-from hamcmc.samplers.noise import PAIRED, normal, standard_normal
+from hamcmc.samplers.noise import AT_ONCE, PAIRED, in_pairs, normal, quantile, standard_normal
 
 
 @pytest.mark.slow
@@ -43,7 +43,21 @@ def test_many_numbers_are_normal_and_independent():
     assert abs(correlation(z, other)) < 4
 
 
-@pytest.mark.parametrize("size", [PAIRED, PAIRED + 1])
+def test_pairs_are_the_same_in_a_loop_and_at_once():
+    words = jax.random.key_data(jax.random.key(3))
+    for half in (PAIRED // 2, 777):
+        at_once, looped = (in_pairs(words, half, at_once=x) for x in (True, False))
+        np.testing.assert_allclose(at_once, looped, rtol=1e-5, atol=1e-6)
+
+
+def test_quantiles_are_those_of_the_normal_law():
+    tail = 1 - np.logspace(-7, -2, 500)
+    x = np.concatenate([np.linspace(-0.99, 0.99, 999), tail, -tail, np.logspace(-12, -3, 99)]).astype(np.float32)
+    expected = np.sqrt(2) * special.erfinv(x.astype(float))
+    np.testing.assert_allclose(quantile(jnp.asarray(x)), expected, rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize("size", [PAIRED, PAIRED + 1, AT_ONCE + 1])
 def test_many_numbers_are_the_same_under_vmap(size):
     keys = jax.random.split(jax.random.key(0), 2)
     together = jax.vmap(lambda key: normal(key, (size,), jnp.float32))(keys)

@@ -239,33 +239,49 @@ class _Sweeper:
     def steps(self, carry: Carry, data: Data, keys: Keys, steps: Array) -> tuple[Carry, Any]:
         """The gradient steps of a sweep, after which all blocks of H are back home."""
         B, P = self.slots.B, self.slots.P
+        still = self.around(carry, data, 0) if P == 1 else None  # nothing travels, so that this is done once
 
-        def one(i, moving):
-            t, shift, state, _ = moving
+        def one(moving):
+            t, shift, state = moving
             part = self.parts.at(keys.part, t)
             if P > 1:
                 state, shift = travel(state, (part - shift) % B, B, P), part
-            state, info = self.step(carry, data, jax.random.fold_in(keys.step, t), state, part, shift)
-            return t + 1, shift, state, info
+            key, around = jax.random.fold_in(keys.step, t), still or self.around(carry, data, shift)
+            state, info = self.step(carry, data, key, state, part, shift, around)
+            return (t + 1, shift, state), info
 
-        start = carry.iteration, jnp.zeros((), jnp.int32), carry.state
-        shapes = jax.eval_shape(lambda s: one(0, (*s, None))[-1], start)
-        info = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        t, shift, state, info = lax.fori_loop(0, steps, one, (*start, info))
+        # Infos are three sums over all parameters, and only the last step's are looked at.
+        moving = carry.iteration, jnp.zeros((), jnp.int32), carry.state
+        moving = lax.fori_loop(1, steps, lambda _, moving: one(moving)[0], moving)
+        (t, shift, state), info = one(moving)
         if P > 1:
             state = travel(state, (-shift) % B, B, P)
         return carry._replace(state=state, iteration=t), info
 
-    def step(self, carry: Carry, data: Data, key: Array, state: Any, part: Array, shift: Any) -> tuple[Any, Any]:
-        """One step of the sampler on a part, with the blocks of H where `shift` says."""
+    def around(self, carry: Carry, data: Data, shift: Any) -> tuple[Factors, Factors]:
+        """√d of the base metric and the mask, with the blocks of H where `shift` says."""
+        slots = self.slots
+        counts = data.row_counts, data.column_counts[slots.blocks_at("H", shift)]
+        return roots(carry.metric, slots.free, *counts), {s: slots.mask(s, shift) for s in SIDES}
+
+    def step(
+        self,
+        carry: Carry,
+        data: Data,
+        key: Array,
+        state: Any,
+        part: Array,
+        shift: Any,
+        around: tuple[Factors, Factors],
+    ) -> tuple[Any, Any]:
+        """One step of the sampler on a part, with the blocks of H where `shift` says and what is `around` them."""
         slots, resting = self.slots, self.slots.P == 1
 
         def likelihood(W: Array, H: Array) -> tuple[Array, Array]:
             """The sums over the part's ratings."""
             return gradient_of_part(data.train, W, H, part, resting=resting, threads=self.threads)
 
-        root = roots(carry.metric, slots.free, data.row_counts, data.column_counts[slots.blocks_at("H", shift)])
-        mask = {s: slots.mask(s, shift) for s in SIDES}
+        root, mask = around
         target = PartTarget(self.model.size, Part(likelihood, root, carry.hyper, mask, self.parts.counts[part]))
         space = Space(self.total, partial(slots.normal, shift=shift, threads=self.threads))
         return self.make(target, space).step(key, state, None, self.step_size)

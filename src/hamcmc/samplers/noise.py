@@ -31,6 +31,7 @@ TAIL = (
     *(-0.0076224613, 0.00943887047, 1.00167406, 2.83297682),
 )
 PAIRED = 2**10  # single-precision noise of this size or more is made in pairs, which takes two thirds of the time
+AT_ONCE = 2**14  # and of this size or more outside of a loop
 
 
 def standard_normal(key: Array, like: PyTree) -> PyTree:
@@ -48,8 +49,7 @@ def normal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     if size < (KEPT if len(shape) < 2 else KEPT_IN_ROWS):
         return from_counts(words, lax.iota(jnp.uint32, size), dtype).reshape(shape)
     if dtype == jnp.float32 and size >= PAIRED:
-        pairs = kept(lambda count: pairs_from_counts(words, count), (size + 1) // 2)
-        return jnp.concatenate([pairs.real, pairs.imag])[:size].reshape(shape)
+        return in_pairs(words, (size + 1) // 2, at_once=size >= AT_ONCE).ravel()[:size].reshape(shape)
     return kept(lambda count: from_counts(words, count, dtype), size).reshape(shape)
 
 
@@ -60,10 +60,25 @@ def from_counts(words: Array, count: Array, dtype: Any) -> Array:
     return from_bits(bits, dtype)
 
 
-def pairs_from_counts(words: Array, count: Array) -> Array:
-    """Two normal numbers for each place of a key's sequence: complex, because XLA computes both parts in one pass."""
-    high, low = threefry(words[0], words[1], jnp.zeros_like(count), count)
-    return lax.complex(*(quantile(uniform(bits, jnp.dtype(jnp.float32))) for bits in (high, low)))
+def in_pairs(words: Array, half: int, *, at_once: bool) -> Array:
+    """Two normal numbers for each of the first places of a key's sequence, (2, half).
+
+    At once, XLA divides the work among its threads. In a loop it computes both numbers of a place in one pass, if they
+    are the parts of a complex one, and never again for another use of them.
+    """
+
+    def numbers(count: Array) -> tuple[Array, Array]:
+        """Random bits at these places."""
+        return threefry(words[0], words[1], jnp.zeros_like(count), count)
+
+    def paired(count: Array) -> Array:
+        """Both normal numbers at these places."""
+        return lax.complex(*(quantile(uniform(bits, jnp.dtype(jnp.float32))) for bits in numbers(count)))
+
+    if at_once:
+        return quantile(uniform(jnp.stack(numbers(lax.iota(jnp.uint32, half))), jnp.dtype(jnp.float32)))
+    pairs = kept(paired, half)
+    return jnp.stack([pairs.real, pairs.imag])
 
 
 def quantile(x: Array) -> Array:
