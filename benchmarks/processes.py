@@ -16,6 +16,7 @@ from hamcmc.factorization.problem import Request
 from hamcmc.factorization.synthetic import movielens_like
 from hamcmc.inference.launch import launch
 
+STEPS = 20  # in a sweep
 WAYS = {"1 process, 1 thread": (1, 1), "1 process, 2 threads": (1, 2), "2 processes": (2, 1)}
 
 
@@ -33,10 +34,12 @@ def run(quick: bool) -> list[Table]:
                     path = Path(folder) / "run"
                     shutil.rmtree(path, ignore_errors=True)
                     options = {"rank": rank, "sampler": sampler, "blocks": 2, "threads": threads}
-                    runs.prepare(ratings, path, Request(num_samples=1, thin=8 if quick else 15, warmup=4, **options))
+                    runs.prepare(
+                        ratings, path, Request(num_samples=1, thin=8 if quick else 15, warmup=4, steps=STEPS, **options)
+                    )
                     work(path, processes)
                     sweeps = progress(path)
-                    found[name].append(20 / statistics.median(b - a for a, b in pairwise(sweeps)))
+                    found[name].append(STEPS / statistics.median(b - a for a, b in pairwise(sweeps)))
                     if processes > 1:
                         share = last(path).get("communication_share", 0.0)
             base = statistics.median(found["1 process, 1 thread"])

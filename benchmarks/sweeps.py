@@ -1,7 +1,7 @@
 """Seconds per sweep and test RMSE of a factorization with 2·10⁷ ratings, beside SMURFF's (BPMF).
 
 The ratings are synthetic, with MovieLens 20M's numbers of users, items and ratings, and a tenth of them is held out.
-A sweep of ours makes 20 gradient steps on half of the ratings each, that of SMURFF's Gibbs sampler draws every factor
+A sweep of ours makes 10 gradient steps on half of the ratings each, that of SMURFF's Gibbs sampler draws every factor
 once. Both use all cores. SMURFF ends at the first sweep after the budget, and burns in for 20 sweeps as elsewhere, so
 that its error is that of single draws until then.
 """

@@ -31,7 +31,7 @@ from tests.factorization.sparse import low_rank
 from tests.mutation import mutant
 
 SAME = ("--rank", 2, "--blocks", 2, "--test", 0.3)  # so that all runs share one compiled program
-SMALL = (*SAME, "--num-samples", 6, "--warmup", 3, "--steps", 4, "--checkpoint-seconds", 0)
+SMALL = (*SAME, "--num-samples", 6, "--warmup", 3, "--thin", 1, "--steps", 4, "--checkpoint-seconds", 0)
 LONELY = ("lonely", "i3", 4.0)  # a user with one rating
 
 
@@ -254,7 +254,9 @@ def test_draws_before_a_failure_are_kept(ratings, small, tmp_path, monkeypatch):
 class TestInMemory:
     """Without a directory."""
 
-    OPTIONS = MappingProxyType({"rank": 2, "blocks": 2, "test": 0.3, "num_samples": 6, "warmup": 3, "steps": 4})
+    OPTIONS = MappingProxyType(
+        {"rank": 2, "blocks": 2, "test": 0.3, "num_samples": 6, "warmup": 3, "thin": 1, "steps": 4}
+    )
 
     def test_it_is_the_run_on_disk(self, ratings, small, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)

@@ -85,8 +85,8 @@ def factorize(
     step_size: Annotated[float | None, typer.Option(help="ε, constant; by default it depends on the sampler.")] = None,
     num_samples: Annotated[int, typer.Option(help="Stored draws.")] = 200,
     warmup: Annotated[int, typer.Option(help="Sweeps before the first stored draw.")] = 20,
-    thin: Annotated[int, typer.Option(help="Sweeps per stored draw.")] = 1,
-    steps: Annotated[int, typer.Option(help="Gradient steps in a sweep.")] = 20,
+    thin: Annotated[int, typer.Option(help="Sweeps per stored draw.")] = 2,
+    steps: Annotated[int, typer.Option(help="Gradient steps in a sweep.")] = 10,
     blocks: Annotated[
         int | None, typer.Option(metavar="B", help="Cut the matrix into B × B blocks; by default B = cores.")
     ] = None,

@@ -40,8 +40,8 @@ class Request(NamedTuple):
     blocks: int | None = None
     num_samples: int = 200
     warmup: int = 20
-    thin: int = 1
-    steps: int = 20
+    thin: int = 2
+    steps: int = 10
     test: float = 0.1
     seed: int = 0
     threads: int | None = None
