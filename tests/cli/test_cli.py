@@ -349,6 +349,20 @@ def test_signals_save_and_resume_completes(number, code, folder):
     assert 0 < Result.open("run").draws < 2_000_000
 
 
+def test_ctrl_c_before_a_run_begins_is_said(folder, shell, monkeypatch):
+    """While the mode is searched, nothing is on disk that could be resumed."""
+    monkeypatch.setattr("hamcmc.inference.sample.automatic", interrupted)
+    code, text = shell("sample", "model.py", "--data", "data.npz", "-o", "run", "-q")
+    assert code == 130
+    assert "stopped by SIGINT before there was anything to resume" in " ".join(text.split())
+    assert not (folder / "run").exists()
+
+
+def interrupted(*_arguments, **_options):
+    """Ctrl-C."""
+    raise KeyboardInterrupt
+
+
 def test_option_names_of_010_still_work_and_are_not_shown(folder, shell):
     arguments = ["--samples=30" if a == "--num-samples" else a for a in SAMPLE if a != 100]
     assert shell(*arguments, "--sampler", "sgld", "--burn-in", "7")[0] in ENDED

@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import hamcmc
 from hamcmc.samplers import build
 
+EVERY = np.zeros((100, 3), np.float32)
 FINE = {"step_size": 1e-3, "num_samples": 4, "batch_size": 50, "progress": False}
 
 
@@ -82,6 +84,14 @@ def test_no_data_no_batch():
         (
             posterior(log_likelihood=lambda t, x: -((x - t) ** 2)),
             r"log_likelihood must return a scalar of one datum, got shape \(3,\)",
+        ),
+        (
+            posterior(log_likelihood=lambda t, x: -0.5 * jnp.sum((EVERY - t) ** 2)),
+            "log_likelihood does not depend on the row in its second argument",
+        ),
+        (
+            posterior(log_likelihood=jax.jit(lambda t, x: -0.5 * jnp.sum((EVERY - t) ** 2) + 0 * len(x))),
+            "a sum over all data would be counted once for every row",
         ),
         (posterior(log_prior=lambda t: jnp.sum(t) * jnp.nan), "log_prior is nan at the start of chain 0"),
         (posterior(log_prior=lambda t: jnp.log(jnp.sum(t))), "log_prior is -inf at the start of chain 0"),

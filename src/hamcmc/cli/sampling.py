@@ -98,7 +98,7 @@ def sample_command(
     replacement: Annotated[bool, typer.Option(help="Draw minibatches with replacement, or by epochs.")] = True,
     chains: Annotated[int | None, typer.Option(help="Independent chains; 1 by default.")] = None,
     ensembles: Annotated[
-        int | None, typer.Option(help="Independent ensembles, for an ensemble sampler; 1 by default.")
+        int | None, typer.Option(help="Independent ensembles, for an ensemble sampler; 2 in an automatic run, else 1.")
     ] = None,
     seed: Seed = 0,
     setting: Settings = None,

@@ -69,6 +69,9 @@ def reporting() -> Iterator[None]:
     except Interrupted as stop:
         warn(str(stop))
         raise typer.Exit(128 + stop.signal) from None
+    except KeyboardInterrupt:  # while nothing has begun that would say where it stopped
+        warn("stopped by SIGINT before there was anything to resume")
+        raise typer.Exit(128 + signal.SIGINT) from None
     except (RunError, CutShort, ValueError, MissingPackage) as error:
         errors.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         raise typer.Exit(1 if isinstance(error, (RunError, CutShort)) else 2) from None

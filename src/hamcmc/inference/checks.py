@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import numpy as np
+from jax.interpreters.partial_eval import dce_jaxpr
 from jax.tree_util import tree_leaves_with_path
 
 from hamcmc import _processes
@@ -25,13 +26,13 @@ def densities(posterior: Posterior, position: PyTree, batch: PyTree) -> dict[str
 
 
 def check_shapes(posterior: Posterior, position: PyTree, batch_size: int | None) -> None:
-    """Raise unless both parts of the log-density are scalars."""
+    """Raise unless both parts of the log-density are scalars, and the likelihood looks at the rows that it gets."""
     rows = rows_seen(posterior, batch_size)
     batch = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), jax.dtypes.canonicalize_dtype(x.dtype)), posterior.data
     )
     try:
-        found = jax.eval_shape(partial(densities, posterior), position, batch)
+        traced, found = jax.make_jaxpr(partial(densities, posterior), return_shape=True)(position, batch)
     except (TypeError, ValueError) as error:
         if posterior.log_likelihood is not None:
             many = f"log_likelihood was called with {rows:,} rows, because batched=True was given."
@@ -53,6 +54,16 @@ def check_shapes(posterior: Posterior, position: PyTree, batch_size: int | None)
         if len(value.shape) != len(leading):
             of = " of one datum" if leading else ""
             raise ValueError(f"{name} must return a scalar{of}, got shape {value.shape[len(leading) :]}")
+    if "log_likelihood" in found:
+        wanted = [path[0].key == "log_likelihood" for path, _ in tree_leaves_with_path(found)]  # type: ignore[union-attr]
+        _, used = dce_jaxpr(traced.jaxpr, wanted)
+        if not any(used[-len(jax.tree.leaves(batch)) :]):
+            what = "rows" if posterior.batched else "row"
+            raise ValueError(
+                f"log_likelihood does not depend on the {what} in its second argument. hamcmc evaluates it at each "
+                "row and adds up, so that a sum over all data would be counted once for every row. Take the data from "
+                "that argument"
+            )
 
 
 def rows_seen(posterior: Posterior, batch_size: int | None) -> int:

@@ -116,7 +116,8 @@ def sample(
         batch_size: data per minibatch; None for all data at every step.
         replace: draw minibatches with replacement (as in the paper), or walk through random permutations.
         chains: independent chains, vmapped; 1 by default. For samplers that are no ensembles.
-        ensembles: independent ensembles of an ensemble sampler; 1 by default. Each replica is stored as a chain.
+        ensembles: independent ensembles of an ensemble sampler; 1 by default, 2 in an automatic run. Each replica is
+            stored as a chain.
         seed: everything random follows from it.
         out: directory for draws and checkpoints; None keeps them in memory.
         overwrite: replace an existing run in `out`.

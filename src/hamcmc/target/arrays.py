@@ -1,6 +1,7 @@
 """The data of a posterior as arrays of one length, checked, and read block by block."""
 
 import hashlib
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from hamcmc.target import disk, tables
 
 ROUNDED = 0.01  # share of a standard deviation that rounding may move numbers by, unsaid
 PRECISELY = 'compute in double precision with jax.config.update("jax_enable_x64", True)'
+LOOKED_AT = 1024  # rows that tell how far from 0 a column is
 SAMPLED = 2**30  # bytes; the checksum and the NaN check read only evenly spaced blocks of a larger array
 
 
@@ -57,8 +59,21 @@ def _require_representable(name: str, array: Any) -> None:
         bad, where = _bad(array, lambda x: ~np.isfinite(x))
         if bad:
             raise ValueError(f"{name} has {bad} entries that are NaN or infinite{where}")
-    if own == kind:
-        return
+    if own != kind:
+        _require_in_range(name, array, kind)
+    if own != kind and own.kind == "f" and (lost := _lost(array, kind)) > ROUNDED:
+        warnings.warn(
+            f"{name} loses digits in {np.dtype(kind)}: rounding moves its numbers by {lost:.0%} of their standard "
+            f"deviation. Subtract an offset from them before they go into the posterior, or {PRECISELY}",
+            stacklevel=4,
+        )
+    else:
+        _warn_of_offset(name, array, kind)
+
+
+def _require_in_range(name: str, array: Any, kind: Any) -> None:
+    """Raise if numbers are beyond the largest of the type."""
+    own = np.dtype(array.dtype)
     limits = np.iinfo(kind) if own.kind in "iu" else np.finfo(kind)
     low, high = own.type(limits.min), own.type(limits.max)
 
@@ -72,12 +87,27 @@ def _require_representable(name: str, array: Any) -> None:
             f"{name} has {bad} entries beyond {limits.max:.3g}, the largest number of {np.dtype(kind)}{where}: change "
             f"its unit, or {PRECISELY}"
         )
-    if own.kind == "f" and (lost := _lost(array, kind)) > ROUNDED:
-        warnings.warn(
-            f"{name} loses digits in {np.dtype(kind)}: rounding moves its numbers by {lost:.0%} of their standard "
-            f"deviation. Subtract an offset from them before they go into the posterior, or {PRECISELY}",
-            stacklevel=4,
-        )
+
+
+def _warn_of_offset(name: str, array: Any, kind: Any) -> None:
+    """Warn of a column like the seconds since 1970: beside an intercept it is the same number in every row."""
+    if array.dtype.kind not in "iuf" or len(array) < 2:
+        return
+    x = np.asarray(array[:: -(-len(array) // LOOKED_AT)], np.float64).reshape(-1, math.prod(array.shape[1:]))
+    scale = x.std(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        far = np.where(scale > 0, np.abs(x.mean(0)) / scale, 0.0)
+    digits = np.finfo(kind if np.dtype(kind).kind == "f" else jax.dtypes.canonicalize_dtype(float))
+    if np.max(far, initial=0.0) <= 1 / np.sqrt(digits.eps):
+        return
+    column = int(np.argmax(far))
+    place = f"column {column} of {name}" if array.ndim > 1 else name
+    also = f", or {PRECISELY}" if digits.bits < 64 else ""
+    warnings.warn(
+        f"{place} is {far[column]:,.0f} standard deviations away from 0: in {digits.dtype} it can hardly be told from "
+        f"an intercept, and the mode may not be found. Subtract its mean{also}",
+        stacklevel=5,
+    )
 
 
 def _lost(array: Any, kind: Any) -> float:
