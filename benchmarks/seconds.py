@@ -51,10 +51,16 @@ def of_size(columns: int, rows: int, rounds: int, before: str) -> Table:
     against = [
         Against("NumPyro NUTS", f"{what}, {m}", f"takes {ratio(totals[m], totals['NUTS'])} of its time", who)
         for m in METHODS[:2]
-        for who in ["hamcmc" if (totals[m] < totals["NUTS"]).all() else "even"]
+        for who in [ahead(totals[m] / totals["NUTS"])]
     ]
     against.append(Against("hamcmc, hand-set", what, f"takes {ratio(totals[METHODS[0]], totals[METHODS[2]])}", "–"))
     return Table(f"Seconds, logistic regression, {rows:,} rows, {columns:,} parameters", table, against)
+
+
+def ahead(share: np.ndarray) -> str:
+    """Who took less time in all rounds, by our share of the peer's; by more than a tenth, if there was one round."""
+    slack = 0.1 if len(share) == 1 else 0.0
+    return "hamcmc" if (share < 1 - slack).all() else "peer" if (share > 1 + slack).all() else "even"
 
 
 def medians(found: list[dict[str, float]]) -> dict[str, str]:

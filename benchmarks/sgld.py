@@ -6,7 +6,7 @@ loop that ``sample`` runs, including infos, running moments and the check for no
 where our infos are not used.
 
 The difference comes from the noise. On a CPU, JAX compiles Threefry to a loop of passes over memory.
-``hamcmc.samplers.noise`` unrolls the rounds, so that they fuse with the transformation to a normal. Up to 2¹⁵ numbers
+``hamcmc.samplers.noise`` unrolls the rounds, so that they fuse with the transformation to a normal. Up to 2¹⁰ numbers
 are those of ``jax.random.normal``; more are made in pairs, one from each of the two words that Threefry gives.
 """
 
