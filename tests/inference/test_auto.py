@@ -6,8 +6,8 @@ import pytest
 
 import hamcmc
 from hamcmc.diagnostics import gradients, grading
+from hamcmc.inference import again as longer
 from hamcmc.inference import auto, divergence, plan, running, starts
-from hamcmc.inference import sample as run
 from hamcmc.inference.nearness import Nearness
 from hamcmc.inference.starts import descend, spread_starts
 from hamcmc.target.newton import Objective
@@ -118,7 +118,7 @@ def test_thinning_is_not_tried_where_draws_are_too_few(num_samples, word):
 def test_too_few_effective_draws_make_it_longer(monkeypatch, tmp_path):
     """The longer run is the one that a larger `thin` gives, to the bit, and its costs include the shorter one."""
     monkeypatch.setitem(grading.ESS, grading.GOOD, 2400)
-    monkeypatch.setattr(run, "MOST_RUNS", 2)
+    monkeypatch.setattr(longer, "MOST_RUNS", 2)
     said = []
     found = hamcmc.sample(normal(), out=tmp_path / "run", **QUICKLY | {"thin": None, "progress": said.append})
     thin = found.settings["thin"]
@@ -160,16 +160,17 @@ def test_a_first_run_with_too_few_draws_goes_on(monkeypatch, tmp_path):
     assert found.meta["gradients"] == again.meta["gradients"]
 
 
-@pytest.mark.slow
-def test_a_run_that_goes_on_can_be_resumed(monkeypatch, tmp_path):
+@pytest.mark.parametrize("stopped_in", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_resumed_run_is_made_longer_as_if_nothing_had_happened(monkeypatch, tmp_path, stopped_in):
+    """Whichever of its runs was stopped."""
     monkeypatch.setitem(grading.ESS, grading.GOOD, 6000)
     whole = hamcmc.sample(normal(), replicas=8, progress=False)
     drive, runs = running.drive, []
 
     def stopped(program, recorder, **how):
-        """The second of the runs is stopped at its beginning."""
+        """One of the runs is stopped at its beginning."""
         runs.append(program)
-        if len(runs) == 2:
+        if len(runs) == stopped_in:
             recorder.save({"status": "running", **program.counters()}, program.pack(True))
             raise KeyboardInterrupt
         return drive(program, recorder, **how)
@@ -179,14 +180,17 @@ def test_a_run_that_goes_on_can_be_resumed(monkeypatch, tmp_path):
         hamcmc.sample(normal(), replicas=8, out=tmp_path / "run", progress=False)
     monkeypatch.setattr(running, "drive", drive)
     again = hamcmc.resume(tmp_path / "run", normal(), progress=False)
-    assert again.draws >= 250
-    np.testing.assert_array_equal(again.posterior["a"], whole.posterior["a"][:, : again.draws])
+    assert whole.settings["plan"]["runs"] >= 2
+    for key in ("runs", "asked", "num_samples", "goes_on"):
+        assert again.settings["plan"][key] == whole.settings["plan"][key]
+    np.testing.assert_array_equal(again.posterior["a"], whole.posterior["a"])
+    assert hamcmc.Result.open(tmp_path / "run").draws == whole.draws
 
 
 @pytest.mark.slow
 def test_a_first_run_that_is_not_good_is_followed_by_a_thorough_one(monkeypatch, tmp_path):
     monkeypatch.setitem(grading.ESS, grading.GOOD, 6000)
-    monkeypatch.setattr(run, "MOST_RUNS", 2)
+    monkeypatch.setattr(longer, "MOST_RUNS", 2)
     monkeypatch.setattr(plan, "further", lambda *_: None)  # as where chains disagree
     found = hamcmc.sample(normal(), replicas=8, out=tmp_path / "run", progress=False)
     assert (found.settings["warmup"], found.settings["thin"]) == (600, 1)  # there is room for all draws
@@ -216,7 +220,7 @@ def test_proposals_that_do_not_suit_give_way_to_trajectories(monkeypatch):
     """A posterior with heavy tails, which is taken for a normal one."""
     monkeypatch.setattr(plan, "NORMAL", np.inf)
     monkeypatch.setattr(plan, "EVEN", np.inf)
-    monkeypatch.setattr(run, "MOST_RUNS", 2)
+    monkeypatch.setattr(longer, "MOST_RUNS", 2)
     said = []
     posterior = hamcmc.Posterior(lambda x: -2 * jnp.sum(jnp.log1p(x**2 / 3)), init=jnp.zeros(4))
     result = hamcmc.sample(posterior, progress=said.append)
@@ -270,7 +274,7 @@ def test_gradients_by_predictors_change_no_draw_but_by_rounding(monkeypatch):
     np.testing.assert_allclose(one.posterior["theta"], other.posterior["theta"], atol=1e-4)
 
 
-# On all data: test_a_run_that_goes_on_can_be_resumed.
+# On all data: test_a_resumed_run_is_made_longer_as_if_nothing_had_happened.
 @pytest.mark.parametrize("regime", [pytest.param("all data", marks=pytest.mark.slow), "minibatches", "predictors"])
 def test_an_interrupted_run_goes_on_to_the_same_draws(regime, tmp_path, monkeypatch, short_segments):
     short_segments(40)

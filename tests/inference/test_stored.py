@@ -8,7 +8,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import hamcmc
 from hamcmc.diagnostics import ksd_of, loo
-from hamcmc.inference import sample as run
+from hamcmc.inference.again import better_after
+from hamcmc.inference.plan import Plan
 from hamcmc.interop import to_arviz
 from hamcmc.report import write_report
 from hamcmc.store.errors import NonFinite, RunError
@@ -190,5 +191,5 @@ def test_an_automatic_run_ends_without_gradients():
     assert found.check().word == "usable"
     again = hamcmc.sample(POSTERIOR, progress=False)
     assert found.draws == again.draws
-    plan = run.Plan(**{k: found.settings["plan"][k] for k in run.Plan._fields})
-    assert run.better_after(found, plan, None, searched=True) is None
+    plan = Plan(**{k: found.settings["plan"][k] for k in Plan._fields})
+    assert better_after(found, plan, None, searched=True) is None

@@ -229,8 +229,8 @@ def resume_command(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Continue a run that was stopped or killed. Its draws are those that it would have had without the stop.
-    But an automatic run that was not good enough is not made longer here: sample again, with more draws.
+    """Continue a run that was stopped or killed. Its draws are those that it would have had without the stop,
+    and an automatic run that is not good enough is made longer, as it would have been.
 
     The exit code follows the verdict: 0 for good and usable, 3 for not converged, 4 for wrong.
     """

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hamcmc import _check, _compile, _processes, samplers
+from hamcmc import _check, _compile
 from hamcmc._compile import x64
 from hamcmc._renamed import moved
-from hamcmc._types import Facts
-from hamcmc.diagnostics import grading
+from hamcmc._types import Facts, Record
 from hamcmc.diagnostics.result import Result
 from hamcmc.inference import schedules
+from hamcmc.inference.again import asking, until_good
 from hamcmc.inference.ahead import compiled_ahead, continued
 from hamcmc.inference.arguments import (
     Init,
@@ -35,7 +35,7 @@ from hamcmc.inference.job import (
     recorded_schedule,
     storable,
 )
-from hamcmc.inference.plan import DRAWS, FIRST_DRAWS, KEPT, Plan, finer, longer
+from hamcmc.inference.plan import DRAWS, FIRST_DRAWS
 from hamcmc.inference.progress import Progress
 from hamcmc.inference.running import begin, opened, require_free, run
 from hamcmc.inference.stored import Store, given_again, require_same
@@ -60,7 +60,6 @@ KINDS = result.KINDS | {  # what run.json must say for a run to continue
     "data_checksum": (str, type(None)),
 }
 CYCLICAL = "cyclical"  # a step size of automatic runs on networks
-MOST_RUNS = 3  # of an automatic run, each longer than the one before
 
 
 @displayed("sampling")
@@ -183,8 +182,9 @@ def sample(
         "options": None if name is None else storable(options),
         "notes": dict(notes or {}),
     }
+    about: Record = {"asked": asking(num_samples, warmup, given_thin, searched), "runs": 1}
     if prepared is not None:
-        settings["plan"] = prepared.plan._asdict() | prepared.account
+        settings["plan"] = prepared.plan._asdict() | prepared.account | about
     if isinstance(step_size, str) and step_size == "auto" and made.adapts_step:
         step_size = FIRST_STEP
     _check.non_negative("checkpoint_seconds", checkpoint_seconds)
@@ -204,7 +204,7 @@ def sample(
         prepared = prepared.search()
         say_plan(prepared.plan, progress)
         settings |= planned(prepared.plan, prepared.sampler, warmup, num_samples)
-        settings["plan"] |= prepared.account
+        settings["plan"] |= prepared.account | about
         posterior, init = prepared.posterior, Positions(prepared.starts)
         if prepared.plan.sampler == name:
             job = continued(draft, traced, posterior, prepared.sampler, init, settings)
@@ -214,42 +214,10 @@ def sample(
         job = prepare(posterior, made, init, schedule, settings, store)
     job = job._replace(kept=prepared.arrays if prepared else {})
     ended = begin(job, out, overwrite, checkpoint_seconds, progress)
-    if prepared is None or given_thin is not None:
+    if prepared is None:
         return ended.result
-    plan, runs = prepared.plan, 1
-    while runs < MOST_RUNS and (plan := better_after(ended.result, plan, num_samples, searched)) is not None:
-        say_plan(plan, progress)
-        if plan.regime == "minibatches" and searched:
-            schedule = schedules.as_schedule(plan.step_size)
-        made = samplers.build(plan.sampler, posterior, **plan.options)
-        costs = ended.result.meta["costs"]
-        settings |= planned(plan, made, warmup, num_samples) | {"thin": plan.thin}
-        settings["plan"] |= prepared.account | (
-            {} if plan.goes_on else {"shorter": sum(costs.values()) - costs["mode"]}
-        )
-        job = prepare(posterior, made, init, schedule, settings, store)._replace(kept=prepared.arrays)
-        earlier = ended if plan.goes_on else None
-        ended, runs = begin(job, out, True, checkpoint_seconds, progress, earlier), runs + 1
-    return ended.result
-
-
-def better_after(found: Result, plan: Plan, num_samples: int | None, searched: bool) -> Plan | None:
-    """The plan of a run with smaller steps or of a longer one, if a finished one asks for it.
-
-    It stores no more draws than somebody asked for, and steps that somebody chose stay.
-    """
-    verdict, seconds = found.check(), found.meta["seconds"]
-    bias = _processes.told(verdict.bias) if searched else 0.0
-    if (smaller := finer(plan, bias, seconds)) is not None:
-        return smaller
-    word, short = _processes.texts(verdict.word)[0], _processes.told(verdict.short)
-    best = grading.attainable(found.settings["chains"] * found.draws)
-    if num_samples is not None and short > 1 and grading.WORDS.index(word) <= best:
-        return None  # no thinning makes more of so few draws
-    if found.partial and word == "usable" and short <= 1:  # it can be no better without gradients, however long it is
-        word = "good"
-    numbers = verdict.parameters * found.settings["chains"] * found.draws if num_samples is None else KEPT
-    return longer(plan, word, short, seconds, numbers)
+    how: Record = {"store": store, "checkpoint_seconds": checkpoint_seconds, "progress": progress}
+    return until_good(ended, prepared, init, schedule, settings, out, **how)
 
 
 @displayed("sampling")
@@ -266,8 +234,7 @@ def resume(
 ) -> Result:
     """Continue a run in its directory. It gets the draws that it would have had uninterrupted, bit by bit.
 
-    Only :func:`sample` itself makes an automatic run longer that was not good enough: a resumed one ends where it was
-    planned to end.
+    An automatic run that is not good enough is made longer, as :func:`sample` would have done.
 
     Args:
         out: the run's directory.
@@ -295,10 +262,10 @@ def resume(
                 raise RunError(f"{path} cannot be resumed: {checkpoint.meta['message']}")
         if asked["x64"] != x64():
             raise RunError(f"{path} was run with jax_enable_x64={asked['x64']}: set it likewise to resume")
-        kept = {}
+        prepared: Prepared | None = None
         if "plan" in asked:
             prepared = planned_before(posterior, init, asked, checkpoint, path)
-            posterior, init, kept = prepared.posterior, Positions(prepared.starts), prepared.arrays
+            posterior, init = prepared.posterior, Positions(prepared.starts)
         init = init_of(posterior, init)
         if checksum(posterior) != asked["data_checksum"]:
             raise RunError(f"{path} was run on other data or with another control variate: the checksum differs")
@@ -314,8 +281,12 @@ def resume(
         if directory is not None:
             with guard_disk(path):
                 remove_partial_writes(path)
-        job = job._replace(settings=asked, kept=kept)
-        return run(job, path, directory, checkpoint, checkpoint_seconds, progress).result
+        job = job._replace(settings=asked, kept=prepared.arrays if prepared else {})
+        ended = run(job, path, directory, checkpoint, checkpoint_seconds, progress)
+    if prepared is None:
+        return ended.result
+    how: Record = {"store": store, "checkpoint_seconds": checkpoint_seconds, "progress": progress}
+    return until_good(ended, prepared, init, schedule, asked, path, **how)
 
 
 __getattr__ = moved(__name__, Interrupted="hamcmc.store.errors", NonFinite="hamcmc.store.errors")
