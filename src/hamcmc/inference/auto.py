@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from hamcmc import _processes, samplers
+from hamcmc import _processes, _work, samplers
 from hamcmc._compile import jit
 from hamcmc._types import Facts, PyTree, Record
 from hamcmc.inference import network, recognise
@@ -296,8 +296,7 @@ def operations(posterior: Posterior, like: PyTree) -> float:
     if (shards := shards_of(posterior)) is not None:  # each device works on its own rows
         return _processes.told(operations(shards.share.held, like)) / max(1, jax.local_device_count())
     shape = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), like)
-    lowered = jax.jit(jax.grad(posterior.log_density)).lower(shape, posterior.data)
-    return float((lowered.cost_analysis() or {}).get("flops", 0.0))
+    return _work.operations(jax.grad(posterior.log_density), shape, posterior.data)
 
 
 def gradient_seconds(posterior: Posterior, like: PyTree, replicas: int) -> float:

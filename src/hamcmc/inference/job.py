@@ -15,6 +15,7 @@ from jax.tree_util import tree_leaves_with_path
 from hamcmc import _check
 from hamcmc._compile import jit, put, x64
 from hamcmc._types import PyTree, Record
+from hamcmc._work import operations
 from hamcmc.inference import compiled as loop
 from hamcmc.inference import schedules, stream
 from hamcmc.inference.checks import check_shapes, check_start, rows_seen
@@ -26,7 +27,7 @@ from hamcmc.target.frozen import is_function, name_of
 from hamcmc.target.posterior import Posterior
 from hamcmc.target.sharded import shards_of
 
-SEGMENT_FLOPS = 5e8  # work of a segment: well under a second
+SEGMENT_FLOPS = 2e9  # work of a segment: about a tenth of a second
 STEP_FLOPS = 5e3  # what the smallest step costs, in time
 MESSAGE_FLOPS = 5e5  # what a message between processes costs, in time: some tenths of a millisecond
 MOST_IN_SEGMENT = 10**5  # iterations
@@ -244,14 +245,14 @@ def step_shapes(posterior: Posterior, sampler: Sampler, position: PyTree, settin
 
 
 def segment_length(posterior: Posterior, sampler: Sampler, position: PyTree, settings: dict) -> int:
-    """Iterations between two looks of the host, by XLA's estimate of the work of a step."""
+    """Iterations between two looks of the host, by the work of a step."""
     key, state, batch, step_size = step_shapes(posterior, sampler, position, settings)
     if sampler.replicas > 1:  # gradients are nearly all that an ensemble computes, and soon looked at
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), position)
-        lowered, times = jax.jit(posterior.grad).lower(like, batch), sampler.gradients_per_step
+        many = {"times": sampler.gradients_per_step, "together": sampler.replicas}
+        once = operations(posterior.grad, like, batch, **many)
     else:
-        lowered, times = jax.jit(sampler.step).lower(key, state, batch, step_size), 1
-    once = float((lowered.cost_analysis() or {}).get("flops", 0.0)) * times
+        once = operations(sampler.step, key, state, batch, step_size)
     work = settings["ensembles"] * once + STEP_FLOPS
     if shards_of(posterior) is not None:
         work += MESSAGE_FLOPS * sampler.gradients_per_step / sampler.replicas
