@@ -250,12 +250,13 @@ class _Sweeper:
             state, info = self.step(carry, data, key, state, part, shift, around)
             return (t + 1, shift, state), info
 
-        # Infos are three sums over all parameters, and only the last step's are looked at.
         start = carry.iteration, jnp.zeros((), jnp.int32), carry.state
         info = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one, start)[1])
-        moving = lax.fori_loop(1, steps, lambda _, moving: one(moving)[0], start)
-        last = jnp.maximum(steps - 1, 0)  # with no steps at all there is no last one
-        (t, shift, state), info = lax.fori_loop(last, steps, lambda _, last: one(last[0]), (moving, info))
+        moving, first = start, jnp.zeros((), jnp.int32)
+        if P == 1:  # infos are three sums over all parameters, and only the last step's are looked at
+            moving = lax.fori_loop(1, steps, lambda _, moving: one(moving)[0], start)
+            first = jnp.maximum(steps - 1, 0)  # with no steps at all there is no last one
+        (t, shift, state), info = lax.fori_loop(first, steps, lambda _, last: one(last[0]), (moving, info))
         if P > 1:
             state = travel(state, (-shift) % B, B, P)
         return carry._replace(state=state, iteration=t), info
