@@ -265,7 +265,8 @@ class _Loop:
                 """One iteration of all chains."""
                 t, epsilon = t0 + i, epsilons[i]
                 batch = self.fetch(data, indices, i, t, begin)
-                made = self.step(step_keys[i], s.state, batch, epsilon)
+                state, *made = self.step(step_keys[i], self.batched(s.state), batch, epsilon)
+                made = (self.carried(state), *made)
                 return self.recorded(s, made, t, (t - origin) // self.thin, weight * epsilon)
 
             n = jnp.minimum(self.block, end - t0)
@@ -275,8 +276,18 @@ class _Loop:
             """Whether iterations are left and all chains are finite."""
             return (carry[0] < end) & jnp.all(carry[1].bad_since < 0)
 
-        start = (jnp.asarray(begin, jnp.int32), self.empty(data, state, keys, weight))
-        return lax.while_loop(going, run_block, start)[1]
+        empty = self.empty(data, state, keys, weight)
+        start = (jnp.asarray(begin, jnp.int32), empty._replace(state=self.carried(state)))
+        found = lax.while_loop(going, run_block, start)[1]
+        return found._replace(state=self.batched(found.state))
+
+    def carried(self, state):
+        """The state as the loop carries it. That of a single chain has no axis of chains, or XLA would copy it."""
+        return jax.tree.map(lambda x: x[0], state) if self.chains == 1 else state
+
+    def batched(self, state):
+        """The state of all chains."""
+        return jax.tree.map(lambda x: x[None], state) if self.chains == 1 else state
 
     def recorded(self, s: Segment, made, t, slot, w) -> Segment:
         """The segment with the outcome of iteration t, of weight w, in a slot."""
