@@ -122,7 +122,16 @@ def test_the_coverage_notices(file, old, new, ratings, tmp_path):
 @pytest.mark.slow
 def test_the_unit_of_the_ratings_does_not_matter(ratings, small, tmp_path):
     table, unit = read(ratings), np.float32(2**-8)
-    options = {"rank": 2, "blocks": 2, "test": 0.3, "num_samples": 6, "warmup": 3, "steps": 4, "progress": False}
+    options = {
+        "rank": 2,
+        "blocks": 2,
+        "test": 0.3,
+        "num_samples": 6,
+        "warmup": 3,
+        "thin": 1,
+        "steps": 4,
+        "progress": False,
+    }
     runs.factorize(table._replace(value=table.value * unit), tmp_path / "run", **options)
     found, expected = draws(tmp_path / "run"), draws(small)
     for name, power in (("W", 0.5), ("H", 0.5), ("row_bias", 1), ("noise_precision", -2)):

@@ -18,7 +18,9 @@ from hamcmc.store.settings import FORMAT
 
 DATA = Path(__file__).parent / "data" / "0.1.0"
 # 0.1.0 was stopped after 3 of 6 draws.
-ASKED = Request(rank=2, blocks=2, sampler="hamcmc", num_samples=6, warmup=4, steps=5, threads=1, test=0.2, seed=1)
+ASKED = Request(
+    thin=1, rank=2, blocks=2, sampler="hamcmc", num_samples=6, warmup=4, steps=5, threads=1, test=0.2, seed=1
+)
 
 
 @pytest.fixture
